@@ -45,7 +45,7 @@ function(vllm_ir_add_cpu_level level sources)
   target_include_directories(vllm_ir_cpu_${level} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(vllm_ir_cpu_${level} PRIVATE VLLM_IR_CPU_LEVEL=${level})
   target_compile_options(vllm_ir_cpu_${level} PRIVATE
-    $<IF:$<BOOL:${VLLM_IR_SANITIZE}>,-O1,-O3> -ffp-contract=off -fno-math-errno -fno-trapping-math ${ARGN})
+    $<IF:$<CONFIG:Debug>,-O1,-O3> -ffp-contract=off -fno-math-errno -fno-trapping-math ${ARGN})
   target_sources(vllm_ir_kernels PRIVATE $<TARGET_OBJECTS:vllm_ir_cpu_${level}>)
 endfunction()
 
