@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vectors of one CPU level: load and store of pairs of them for each element type, and the
+// rounding. Included only by *_level.cpp files, which are compiled once a level: everything here is
+// in the level's own unnamed namespace, and nothing comes from std. A shared inline function would
+// be merged by the linker, and then the oldest processor might get the AVX-512 copy.
+//
+// The vectors are the compiler's own (GCC and Clang), so one source serves all levels and
+// architectures. Only the float16 conversions and the streaming stores name instructions.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace vllm_ir::kernels::VLLM_IR_CPU_LEVEL {
+namespace {
+
+#if defined(__AVX512BW__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+constexpr int kLanes = kVectorBytes / 4;
+
+using Floats = float __attribute__((vector_size(kVectorBytes)));
+using Words = uint32_t __attribute__((vector_size(kVectorBytes)));
+
+// 2 * kLanes neighbouring elements of a row. In which half each one is depends on the element type
+// of the row (its layout): bfloat16 puts the even elements into `a` and the odd ones into `b`,
+// because then each conversion is one shift or one mask. The others put the first half of the
+// elements into `a`.
+struct Pair {
+  Floats a, b;
+};
+constexpr int kPairSize = 2 * kLanes;
+
+inline Pair operator+(Pair x, Pair y) { return {x.a + y.a, x.b + y.b}; }
+inline Pair operator*(Pair x, Pair y) { return {x.a * y.a, x.b * y.b}; }
+inline Pair operator*(Pair x, float y) { return {x.a * y, x.b * y}; }
+
+template <typename Vector>
+inline Vector load_vector(const void* from) {
+  Vector v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+// kStream: past the caches. The address must then be a multiple of kVectorBytes.
+template <bool kStream, typename Vector>
+inline void store_vector(void* to, Vector v) {
+#if defined(__AVX512BW__)
+  if constexpr (kStream) return _mm512_stream_si512(static_cast<__m512i*>(to), (__m512i)v);
+#elif defined(__AVX2__)
+  if constexpr (kStream) return _mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)v);
+#elif defined(__SSE2__)
+  if constexpr (kStream) return _mm_stream_si128(static_cast<__m128i*>(to), (__m128i)v);
+#endif
+  __builtin_memcpy(to, &v, sizeof v);
+}
+
+// Makes streamed stores visible to other threads before anything stored later.
+inline void finish_streaming() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+// ---- float32
+
+struct Float32 {
+  float value;
+};
+
+inline Pair load_pair(const Float32* from) {
+  return {load_vector<Floats>(from), load_vector<Floats>(from + kLanes)};
+}
+
+template <bool kStream>
+inline void store_pair(Float32* to, Pair p) {
+  store_vector<kStream>(to, p.a);
+  store_vector<kStream>(to + kLanes, p.b);
+}
+
+inline Pair round_to(Pair p, Float32) { return p; }
+
+// ---- bfloat16
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+inline Pair load_pair(const BFloat16* from) {
+  const Words w = load_vector<Words>(from);
+  return {(Floats)(w << 16), (Floats)(w & 0xffff0000)};
+}
+
+// Rounds to nearest even; the result is in the upper 16 bits, the lower ones are left over.
+// For infinities this is right as well, and for a NaN whose lower 16 bits are zero: nothing is
+// carried out of them.
+inline Words round_upper(Floats f) {
+  const Words u = (Words)f;
+  return u + 0x7fff + (u >> 16 & 1);
+}
+
+// The same for any NaN: it stays one, made quiet.
+inline Words round_upper_any_nan(Floats f) {
+  const Words u = (Words)f;
+  return (u & 0x7fffffff) > 0x7f800000 ? (u | 0x00400000) : round_upper(f);
+}
+
+inline Pair round_to(Pair p, BFloat16) {
+  return {(Floats)(round_upper(p.a) & 0xffff0000), (Floats)(round_upper(p.b) & 0xffff0000)};
+}
+
+template <bool kStream, bool kAnyNan>
+inline void store_pair_bfloat16(BFloat16* to, Pair p) {
+  const Words even = kAnyNan ? round_upper_any_nan(p.a) : round_upper(p.a);
+  const Words odd = kAnyNan ? round_upper_any_nan(p.b) : round_upper(p.b);
+  store_vector<kStream>(to, even >> 16 | (odd & 0xffff0000));
+}
+
+// Where a value has been multiplied by a float32 weight its NaN may have any bits. Everywhere else
+// a NaN comes from a bfloat16 or from an invalid operation, and its lower 16 bits are zero.
+template <bool kStream>
+inline void store_pair(BFloat16* to, Pair p) {
+  store_pair_bfloat16<kStream, false>(to, p);
+}
+
+// ---- float16
+
+struct Float16 {
+  uint16_t bits;
+};
+
+#if defined(__AVX512BW__)
+
+inline Floats widen(const Float16* from) {
+  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+}
+
+struct HalfVector {
+  __m256i v;
+};
+inline HalfVector narrow(Floats f) {
+  return {_mm512_cvtps_ph((__m512)f, _MM_FROUND_TO_NEAREST_INT)};
+}
+inline Floats widen(HalfVector h) { return (Floats)_mm512_cvtph_ps(h.v); }
+inline Words join(HalfVector lo, HalfVector hi) {
+  return (Words)_mm512_inserti64x4(_mm512_castsi256_si512(lo.v), hi.v, 1);
+}
+
+#elif defined(__AVX2__)
+
+inline Floats widen(const Float16* from) {
+  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+}
+
+struct HalfVector {
+  __m128i v;
+};
+inline HalfVector narrow(Floats f) {
+  return {_mm256_cvtps_ph((__m256)f, _MM_FROUND_TO_NEAREST_INT)};
+}
+inline Floats widen(HalfVector h) { return (Floats)_mm256_cvtph_ps(h.v); }
+inline Words join(HalfVector lo, HalfVector hi) { return (Words)_mm256_set_m128i(hi.v, lo.v); }
+
+#else  // the same in integer arithmetic
+
+struct HalfVector {
+  uint16_t v __attribute__((vector_size(kVectorBytes / 2)));
+};
+
+inline Floats widen(HalfVector h) {
+  const Words u = __builtin_convertvector(h.v, Words);
+  const Words magnitude =
+      (u & 0x7fff) << 13;  // exponent and mantissa at float32's places, the bias still float16's
+  const Words normal = magnitude + (112u << 23);
+  const Words infinite = magnitude + (224u << 23);
+  // A subnormal: with the exponent of 2^-14 it is 2^-14 too large. Exact.
+  const Floats above = (Floats)(magnitude + (113u << 23)) - 0x1p-14f;
+  const Words finite = magnitude < (1u << 23) ? (Words)above : normal;
+  return (Floats)((u & 0x8000) << 16 | (magnitude < (31u << 23) ? finite : infinite));
+}
+
+inline HalfVector narrow(Floats f) {
+  const Words u = (Words)f;
+  const Words magnitude = u & 0x7fffffff;
+  const Words rounded = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+  const Words normal = rounded < 0x7c00 ? rounded : 0x7c00 - (rounded & 0);
+  // Below 2^-14 the results are the multiples of 2^-24, and this addition rounds to those.
+  const Words subnormal = (Words)((Floats)magnitude + 0.5f) - 0x3f000000;
+  const Words finite = magnitude < 0x38800000 ? subnormal : normal;
+  const Words nan = 0x7e00 | (u & 0);
+  const Words result = (u >> 16 & 0x8000) | (magnitude > 0x7f800000 ? nan : finite);
+  return {__builtin_convertvector(result, decltype(HalfVector::v))};
+}
+
+inline Floats widen(const Float16* from) {
+  HalfVector h;
+  __builtin_memcpy(&h, from, sizeof h);
+  return widen(h);
+}
+
+inline Words join(HalfVector lo, HalfVector hi) {
+  Words w;
+  __builtin_memcpy(&w, &lo, sizeof lo);
+  __builtin_memcpy((char*)&w + sizeof lo, &hi, sizeof hi);
+  return w;
+}
+
+#endif
+
+inline Pair load_pair(const Float16* from) { return {widen(from), widen(from + kLanes)}; }
+
+template <bool kStream>
+inline void store_pair(Float16* to, Pair p) {
+  store_vector<kStream>(to, join(narrow(p.a), narrow(p.b)));
+}
+
+inline Pair round_to(Pair p, Float16) { return {widen(narrow(p.a)), widen(narrow(p.b))}; }
+
+// ---- layouts
+
+template <typename T>
+constexpr bool kEvenOdd = false;  // which element of a row is in which half of a Pair: see Pair
+template <>
+constexpr bool kEvenOdd<BFloat16> = true;
+
+// Puts the elements of two vectors, in order, into the even-odd layout.
+inline Pair split_even_odd(Pair p) {
+  float f[kPairSize];
+  Pair out;
+  __builtin_memcpy(f, &p, sizeof f);
+  for (int i = 0; i < kLanes; ++i) {
+    out.a[i] = f[2 * i];
+    out.b[i] = f[2 * i + 1];
+  }
+  return out;
+}
+
+// And back.
+inline Pair merge_even_odd(Pair p) {
+  float f[kPairSize];
+  Pair out;
+  for (int i = 0; i < kLanes; ++i) {
+    f[2 * i] = p.a[i];
+    f[2 * i + 1] = p.b[i];
+  }
+  __builtin_memcpy(&out, f, sizeof f);
+  return out;
+}
+
+// Loads elements of type W in the layout of a row of type T.
+template <typename T, typename W>
+inline Pair load_pair_as(const W* from) {
+  const Pair p = load_pair(from);
+  if constexpr (kEvenOdd<T> && !kEvenOdd<W>) return split_even_odd(p);
+  return p;
+}
+
+}  // namespace
+}  // namespace vllm_ir::kernels::VLLM_IR_CPU_LEVEL
