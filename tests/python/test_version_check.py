@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build is used beside the torch minor that it was made for, or not at all, with one sentence."""
+"""A build runs beside the torch minor that it was made for, or not at all, with one sentence."""
 
 import re
 import subprocess
