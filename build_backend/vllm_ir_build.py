@@ -32,8 +32,8 @@ Settings = Mapping[str, Any] | None
 
 NO_TORCH = (
     "vllm_ir: building needs an installed torch, got none in {where}. Install torch first "
-    "(pip install torch) and build again; where the build environment is a fresh one (uv, "
-    "python -m build), set VLLM_IR_TORCH_ROOT to the torch package folder or use "
+    "(pip install 'torch>=2.11,<2.15') and build again; where the build environment is a fresh one "
+    "(uv, python -m build), set VLLM_IR_TORCH_ROOT to the torch package folder or use "
     "--no-build-isolation."
 )
 

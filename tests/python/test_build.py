@@ -112,9 +112,9 @@ def test_install_without_torch_fails_with_one_sentence(tmp_path, what):
     assert sentence == (
         f"vllm_ir: building needs an installed torch, got none in {tmp_path}/venv/lib/"
         f"python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch. Install torch "
-        "first (pip install torch) and build again; where the build environment is a fresh one "
-        "(uv, python -m build), set VLLM_IR_TORCH_ROOT to the torch package folder or use "
-        "--no-build-isolation."
+        "first (pip install 'torch>=2.11,<2.15') and build again; where the build environment is a "
+        "fresh one (uv, python -m build), set VLLM_IR_TORCH_ROOT to the torch package folder or "
+        "use --no-build-isolation."
     )
     assert "Traceback" not in done.stdout
 
