@@ -28,15 +28,17 @@ constexpr int kLanes = kVectorBytes / 4;
 
 using Floats = float __attribute__((vector_size(kVectorBytes)));
 using Words = uint32_t __attribute__((vector_size(kVectorBytes)));
+using Ints = int32_t __attribute__((vector_size(kVectorBytes)));
 
 // 2 * kLanes neighbouring elements of a row. In which half each one is depends on the element type
-// of the row (its layout): bfloat16 puts the even elements into `a` and the odd ones into `b`,
-// because then each conversion is one shift or one mask. The others put the first half of the
-// elements into `a`.
+// of the row (its layout). Where kEvenOdd<T>, `a` has the even elements and `b` the odd ones, so
+// that 16-bit elements are taken apart with a shift and a mask; else `a` has the first half.
 struct Pair {
   Floats a, b;
 };
 constexpr int kPairSize = 2 * kLanes;
+template <typename T>
+constexpr bool kEvenOdd = false;
 
 inline Pair operator+(Pair x, Pair y) { return {x.a + y.a, x.b + y.b}; }
 inline Pair operator*(Pair x, Pair y) { return {x.a * y.a, x.b * y.b}; }
@@ -92,6 +94,8 @@ inline Pair round_to(Pair p, Float32) { return p; }
 struct BFloat16 {
   uint16_t bits;
 };
+template <>
+constexpr bool kEvenOdd<BFloat16> = true;
 
 inline Pair load_pair(const BFloat16* from) {
   const Words w = load_vector<Words>(from);
@@ -136,99 +140,90 @@ struct Float16 {
   uint16_t bits;
 };
 
+#if defined(__AVX2__)
+
 #if defined(__AVX512BW__)
+// The zeroing forms with a full mask: GCC warns of an uninitialised value inside of the plain ones.
+using Halves = __m256i;
+inline Floats widen(Halves h) { return (Floats)_mm512_maskz_cvtph_ps(0xffff, h); }
+inline Halves narrow(Floats f) {
+  return _mm512_maskz_cvtps_ph(0xffff, (__m512)f, _MM_FROUND_TO_NEAREST_INT);
+}
+inline void stream(Float16* to, Halves h) { _mm256_stream_si256((__m256i*)to, h); }
+#else
+using Halves = __m128i;
+inline Floats widen(Halves h) { return (Floats)_mm256_cvtph_ps(h); }
+inline Halves narrow(Floats f) { return _mm256_cvtps_ph((__m256)f, _MM_FROUND_TO_NEAREST_INT); }
+inline void stream(Float16* to, Halves h) { _mm_stream_si128((__m128i*)to, h); }
+#endif
 
-inline Floats widen(const Float16* from) {
-  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+template <bool kStream>
+inline void store_halves(Float16* to, Halves h) {
+  if constexpr (kStream) return stream(to, h);
+  __builtin_memcpy(to, &h, sizeof h);
 }
 
-struct HalfVector {
-  __m256i v;
-};
-inline HalfVector narrow(Floats f) {
-  return {_mm512_cvtps_ph((__m512)f, _MM_FROUND_TO_NEAREST_INT)};
-}
-inline Floats widen(HalfVector h) { return (Floats)_mm512_cvtph_ps(h.v); }
-inline Words join(HalfVector lo, HalfVector hi) {
-  return (Words)_mm512_inserti64x4(_mm512_castsi256_si512(lo.v), hi.v, 1);
+inline Pair load_pair(const Float16* from) {
+  return {widen(load_vector<Halves>(from)), widen(load_vector<Halves>(from + kLanes))};
 }
 
-#elif defined(__AVX2__)
-
-inline Floats widen(const Float16* from) {
-  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+template <bool kStream>
+inline void store_pair(Float16* to, Pair p) {
+  store_halves<kStream>(to, narrow(p.a));
+  store_halves<kStream>(to + kLanes, narrow(p.b));
 }
 
-struct HalfVector {
-  __m128i v;
-};
-inline HalfVector narrow(Floats f) {
-  return {_mm256_cvtps_ph((__m256)f, _MM_FROUND_TO_NEAREST_INT)};
+#else  // the same in integer arithmetic, and in the even-odd layout
+
+// Signed comparisons: the values are not negative, and old processors have no unsigned ones.
+inline Words select(Ints condition, Words yes, Words no) {
+  return ((Words)condition & yes) | (~(Words)condition & no);
 }
-inline Floats widen(HalfVector h) { return (Floats)_mm256_cvtph_ps(h.v); }
-inline Words join(HalfVector lo, HalfVector hi) { return (Words)_mm256_set_m128i(hi.v, lo.v); }
 
-#else  // the same in integer arithmetic
-
-struct HalfVector {
-  uint16_t v __attribute__((vector_size(kVectorBytes / 2)));
-};
-
-inline Floats widen(HalfVector h) {
-  const Words u = __builtin_convertvector(h.v, Words);
-  const Words magnitude =
-      (u & 0x7fff) << 13;  // exponent and mantissa at float32's places, the bias still float16's
+// From the lower 16 bits.
+inline Floats widen(Words u) {
+  // Exponent and mantissa at float32's places; the bias is still float16's.
+  const Words magnitude = (u & 0x7fff) << 13;
   const Words normal = magnitude + (112u << 23);
   const Words infinite = magnitude + (224u << 23);
   // A subnormal: with the exponent of 2^-14 it is 2^-14 too large. Exact.
   const Floats above = (Floats)(magnitude + (113u << 23)) - 0x1p-14f;
-  const Words finite = magnitude < (1u << 23) ? (Words)above : normal;
-  return (Floats)((u & 0x8000) << 16 | (magnitude < (31u << 23) ? finite : infinite));
+  const Words finite = select((Ints)magnitude < 1 << 23, (Words)above, normal);
+  return (Floats)((u & 0x8000) << 16 | select((Ints)magnitude < 31 << 23, finite, infinite));
 }
 
-inline HalfVector narrow(Floats f) {
+// Into the lower 16 bits, to nearest even.
+inline Words narrow(Floats f) {
   const Words u = (Words)f;
   const Words magnitude = u & 0x7fffffff;
   const Words rounded = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-  const Words normal = rounded < 0x7c00 ? rounded : 0x7c00 - (rounded & 0);
+  const Words infinity = Words{} + 0x7c00;
+  const Words normal = select((Ints)rounded < 0x7c00, rounded, infinity);
   // Below 2^-14 the results are the multiples of 2^-24, and this addition rounds to those.
   const Words subnormal = (Words)((Floats)magnitude + 0.5f) - 0x3f000000;
-  const Words finite = magnitude < 0x38800000 ? subnormal : normal;
-  const Words nan = 0x7e00 | (u & 0);
-  const Words result = (u >> 16 & 0x8000) | (magnitude > 0x7f800000 ? nan : finite);
-  return {__builtin_convertvector(result, decltype(HalfVector::v))};
+  const Words finite = select((Ints)magnitude < 0x38800000, subnormal, normal);
+  const Words nan = Words{} + 0x7e00;
+  return (u >> 16 & 0x8000) | select((Ints)magnitude > 0x7f800000, nan, finite);
 }
 
-inline Floats widen(const Float16* from) {
-  HalfVector h;
-  __builtin_memcpy(&h, from, sizeof h);
-  return widen(h);
+inline Pair load_pair(const Float16* from) {
+  const Words w = load_vector<Words>(from);
+  return {widen(w & 0xffff), widen(w >> 16)};
 }
-
-inline Words join(HalfVector lo, HalfVector hi) {
-  Words w;
-  __builtin_memcpy(&w, &lo, sizeof lo);
-  __builtin_memcpy((char*)&w + sizeof lo, &hi, sizeof hi);
-  return w;
-}
-
-#endif
-
-inline Pair load_pair(const Float16* from) { return {widen(from), widen(from + kLanes)}; }
 
 template <bool kStream>
 inline void store_pair(Float16* to, Pair p) {
-  store_vector<kStream>(to, join(narrow(p.a), narrow(p.b)));
+  store_vector<kStream>(to, narrow(p.a) | narrow(p.b) << 16);
 }
+
+template <>
+constexpr bool kEvenOdd<Float16> = true;
+
+#endif
 
 inline Pair round_to(Pair p, Float16) { return {widen(narrow(p.a)), widen(narrow(p.b))}; }
 
 // ---- layouts
-
-template <typename T>
-constexpr bool kEvenOdd = false;  // which element of a row is in which half of a Pair: see Pair
-template <>
-constexpr bool kEvenOdd<BFloat16> = true;
 
 // Puts the elements of two vectors, in order, into the even-odd layout.
 inline Pair split_even_odd(Pair p) {
