@@ -64,7 +64,16 @@ def test_isolated_install_builds_against_the_torch_of_the_target(tmp_path):
 
     build_dir = ROOT / "build" / "isolated"
     said = checked(
-        [python, "-m", "pip", "install", "-v", "--no-deps", f"-Cbuild-dir={build_dir}", ROOT]
+        [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "-v",
+            "--no-deps",
+            f"--config-settings=build-dir={build_dir}",
+            ROOT,
+        ]
     )
 
     assert "Downloading torch" not in said
