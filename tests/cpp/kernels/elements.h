@@ -83,4 +83,12 @@ inline float float_of_bits(uint32_t bits) {
   return f;
 }
 
+// With all payload bits set: what rounds such a number as if it were finite gets a zero.
+inline double nan_of_ones() {
+  const uint64_t bits = ~uint64_t{0} >> 1;
+  double d;
+  std::memcpy(&d, &bits, sizeof d);
+  return d;
+}
+
 }  // namespace vllm_ir::kernels

@@ -179,7 +179,7 @@ TYPED_TEST(FusedAddRmsNorm, SpecialValuesPropagateAsInTheModel) {
   const float largest = sizeof(T) == 4 ? 3e38f : 65504.f;
   at_each_level([&] {
     for (const int64_t cols : {3, 64, 130})
-      for (const double epsilon : {kEpsilon, 0.0, -1.0, std::nan("0x7ffff")})
+      for (const double epsilon : {kEpsilon, 0.0, -1.0, nan_of_ones()})
         with_weights<T>(cols, [&](auto* weight) {
           Inputs<T> in(7, cols);
           const auto fill = [&](int64_t r, float x, float residual) {
