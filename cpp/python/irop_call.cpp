@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// The path of one eager call, top to bottom: plain? -> bind -> unpack -> load the table -> select
+// -> run. Any doubt on the way hands the caller's own arguments to torch's operator.
+#include "cpp/python/irop_call.h"
+
+#include <torch/csrc/Exceptions.h>
+
+#include "cpp/dispatch/scope.h"
+#include "cpp/dispatch/select.h"
+#include "cpp/python/errors.h"
+#include "cpp/python/plain_eager.h"
+#include "cpp/python/python_body.h"
+#include "cpp/torch/argument.h"
+#include "cpp/torch/careful.h"
+#include "cpp/torch/run.h"
+
+namespace vllm_ir {
+namespace {
+
+bool g_ask_unwrapped = false;
+
+PyObject* call_torch(IrOpObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  PyObject* const target = g_ask_unwrapped && self->unwrapped ? self->unwrapped : self->torch_op;
+  return PyObject_Vectorcall(target, args, nargsf, kwnames);
+}
+
+int find_keyword(const IrOpObject* self, PyObject* keyword) {
+  for (int i = 0; i < self->count; ++i) {
+    if (self->params[static_cast<size_t>(i)].name == keyword) return i;  // interned, as a rule
+  }
+  for (int i = 0; i < self->count; ++i) {
+    if (PyUnicode_Compare(self->params[static_cast<size_t>(i)].name, keyword) == 0) return i;
+  }
+  return -1;
+}
+
+// Positional form with defaults filled, in `out`. False for what torch should word: too many,
+// missing, unknown or repeated arguments.
+bool bind(const IrOpObject* self, PyObject* const* args, Py_ssize_t given, PyObject* kwnames,
+          PyObject** out) {
+  if (given > self->count) return false;
+  for (int i = 0; i < self->count; ++i) out[i] = i < given ? args[i] : nullptr;
+  const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  for (Py_ssize_t k = 0; k < keywords; ++k) {
+    const int at = find_keyword(self, PyTuple_GET_ITEM(kwnames, k));
+    if (at < 0 || out[at]) return false;
+    out[at] = args[given + k];
+  }
+  for (int i = 0; i < self->count; ++i) {
+    if (!out[i]) out[i] = self->params[static_cast<size_t>(i)].fallback;
+    if (!out[i]) return false;
+  }
+  return true;
+}
+
+// Exact types only; anything else gets torch's own conversion or error.
+inline bool unpack_scalar(PyObject* object, ParamKind kind, Arg& arg) {
+  switch (kind) {
+    case ParamKind::kFloat:
+      arg.tag = Tag::kFloat;
+      if (PyFloat_CheckExact(object)) {
+        arg.real = PyFloat_AS_DOUBLE(object);
+        return true;
+      }
+      if (!PyLong_CheckExact(object)) return false;
+      arg.real = PyLong_AsDouble(object);
+      if (arg.real == -1.0 && PyErr_Occurred()) return PyErr_Clear(), false;
+      return true;
+    case ParamKind::kInt: {
+      if (!PyLong_CheckExact(object)) return false;
+      int overflow = 0;
+      arg.tag = Tag::kInt;
+      arg.integer = PyLong_AsLongLongAndOverflow(object, &overflow);
+      return overflow == 0;
+    }
+    case ParamKind::kBool:
+      arg.tag = Tag::kBool;
+      arg.flag = object == Py_True;
+      return PyBool_Check(object);
+    case ParamKind::kOther:
+      arg.tag = Tag::kObject;
+      return true;
+    case ParamKind::kTensor:
+    case ParamKind::kTensors:
+      break;
+  }
+  return false;
+}
+
+// Fills `out`. False when an argument isn't plain.
+inline bool unpack(const IrOpObject* self, PyObject* const* objects, Eager mode, Arg* out) {
+  uint64_t keys = 0;
+  for (int i = 0; i < self->count; ++i) {
+    PyObject* const object = objects[i];
+    const BoundParam& param = self->params[static_cast<size_t>(i)];
+    if (object == Py_None) {
+      if (!param.optional) return false;
+      out[i].tag = Tag::kNone;
+    } else if (param.kind == ParamKind::kTensor) {
+      if (!is_plain_tensor(object)) return false;
+      const at::Tensor& t = THPVariable_Unpack(object);
+      keys |= t.unsafeGetTensorImpl()->key_set().raw_repr();
+      if (needs_autograd(t, mode)) return false;
+      out[i].tag = Tag::kTensor;
+      out[i].tensor = &t;
+    } else if (!unpack_scalar(object, param.kind, out[i])) {
+      return false;
+    }
+  }
+  return has_plain_keys(keys);
+}
+
+class EagerArgs : public TensorArgs {
+ public:
+  EagerArgs(const Arg* args, PyObject* const* objects, int count)
+      : TensorArgs(args, count), objects_(objects) {}
+
+  bool ask(const Impl& impl) {
+    const auto* const body = static_cast<const PythonBody*>(impl.body);
+    return body->ask(impl, objects_, &(*this)[0], count(), keep_reason_ ? &why_ : nullptr);
+  }
+  const std::string& refusal(const Impl&) const { return why_; }
+  void keep_reason(bool on) { keep_reason_ = on; }
+
+ private:
+  PyObject* const* objects_;
+  bool keep_reason_ = false;
+  std::string why_;
+};
+
+bool is_large(const Arg* args, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (args[i].tag != Tag::kTensor) continue;
+    return args[i].tensor->is_cpu() && args[i].tensor->numel() >= kLargeNumel;
+  }
+  return false;
+}
+
+void run_entry(const Entry& entry, const Arg* args, int count, Outputs& out) {
+  const bool release =
+      entry.gil == Gil::kRelease || (entry.gil == Gil::kReleaseWhenLarge && is_large(args, count));
+  if (!release) return entry.call(args, out);
+  const py::gil_scoped_release unlocked;
+  entry.call(args, out);
+}
+
+// An in-place impl under the default overload: the same run over copies of the activations.
+void run_on_copies(const Op& op, const Impl& impl, const Arg* args, PyObject* const* objects,
+                   int count, Outputs& out) {
+  std::array<Arg, kMaxParams> copies;
+  std::copy(args, args + count, copies.begin());
+  Held held;
+  clone_activations(op, copies.data(), held);
+  if (impl.body->entry) return run_entry(*impl.body->entry, copies.data(), count, out);
+
+  std::array<PyObject*, kMaxParams> borrowed;
+  std::array<py::object, kMaxParams> owned;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    if (held[i].defined()) owned[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(held[i]));
+    borrowed[i] = owned[i] ? owned[i].ptr() : objects[i];
+  }
+  static_cast<const PythonBody*>(impl.body)->call(impl, borrowed.data(), count, out);
+}
+
+void run(const IrOpObject* self, const Impl& impl, const Arg* args, PyObject* const* objects,
+         Outputs& out) {
+  const Op& op = *self->op;
+  if (impl.inplace && !self->donating) [[unlikely]] {
+    run_on_copies(op, impl, args, objects, self->count, out);
+  } else if (impl.body->entry) {
+    run_entry(*impl.body->entry, args, self->count, out);
+  } else {
+    static_cast<const PythonBody*>(impl.body)->call(impl, objects, self->count, out);
+  }
+  if (impl.inplace && self->donating) bump_versions(op, args);
+  copy_aliases(op, impl, args, self->count, out, self->donating);
+}
+
+PyObject* wrap(Outputs& out) {
+  if (out.size() == 1) return THPVariable_Wrap(std::move(out[0]));
+  PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(out.size()));
+  for (size_t i = 0; tuple && i < out.size(); ++i) {
+    PyObject* const item = THPVariable_Wrap(std::move(out[i]));
+    if (!item) {
+      Py_DECREF(tuple);
+      return nullptr;
+    }
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), item);
+  }
+  return tuple;
+}
+
+}  // namespace
+
+void set_ask_unwrapped(bool on) noexcept { g_ask_unwrapped = on; }
+
+PyObject* call_irop(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* const self = reinterpret_cast<IrOpObject*>(object);
+  const Eager mode = plain_eager();
+  if (mode == Eager::kNo) [[unlikely]]
+    return call_torch(self, args, nargsf, kwnames);
+
+  const Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+  PyObject* bound[kMaxParams];
+  PyObject* const* objects = args;
+  if (kwnames || given != self->count) {
+    if (!bind(self, args, given, kwnames, bound)) return call_torch(self, args, nargsf, kwnames);
+    objects = bound;
+  }
+  Arg unpacked[kMaxParams];
+  if (!unpack(self, objects, mode, unpacked)) return call_torch(self, args, nargsf, kwnames);
+
+  try {
+    const uint64_t switches = g_switches.load();
+    const Table& table = *effective_table(*self->op, switches);
+    EagerArgs eager(unpacked, objects, self->count);
+    if (needs_care(table, switches)) [[unlikely]] {
+      eager.keep_reason(true);
+      take_care(*self->op, table, switches, eager);
+    }
+    const Impl* const impl = select(table, eager);
+    Outputs out;
+    run(self, *impl, unpacked, objects, out);
+    return wrap(out);
+  } catch (...) {
+    set_python_error_from_current();
+    return nullptr;
+  }
+}
+
+namespace {
+
+// For selection alone any tensor will do, fake ones too, and what isn't exact has no value.
+void unpack_leniently(const IrOpObject& self, PyObject* const* objects, Arg* out) {
+  for (int i = 0; i < self.count; ++i) {
+    const BoundParam& param = self.params[static_cast<size_t>(i)];
+    out[i].tag = Tag::kObject;
+    if (objects[i] == Py_None) {
+      out[i].tag = Tag::kNone;
+    } else if (param.kind == ParamKind::kTensor) {
+      if (!THPVariable_Check(objects[i])) {
+        throw Error(ErrorKind::kType, self.op->qualified_name() + ": " +
+                                          PyUnicode_AsUTF8(param.name) + " must be a Tensor, got " +
+                                          Py_TYPE(objects[i])->tp_name + ".");
+      }
+      out[i].tag = Tag::kTensor;
+      out[i].tensor = &THPVariable_Unpack(objects[i]);
+    } else if (!unpack_scalar(objects[i], param.kind, out[i])) {
+      out[i].tag = Tag::kObject;
+    }
+  }
+}
+
+const char* name_of(Status status) {
+  switch (status) {
+    case Status::kSelected:
+      return "selected";
+    case Status::kRejected:
+      return "rejected";
+    case Status::kUnsupported:
+      return "unsupported";
+    case Status::kNotListed:
+      return "not in the priority list";
+    case Status::kUnreachable:
+      return "unreachable";
+    case Status::kNotReached:
+      return "not reached";
+  }
+  return "";
+}
+
+Explanation explain_objects(const IrOpObject& self, PyObject* args, Mode mode) {
+  if (!PyTuple_Check(args) || PyTuple_GET_SIZE(args) != self.count) {
+    throw Error(ErrorKind::kType, self.op->qualified_name() + ": selection takes a tuple of " +
+                                      std::to_string(self.count) + " arguments.");
+  }
+  PyObject* const* const objects = &PyTuple_GET_ITEM(args, 0);
+  Arg unpacked[kMaxParams];
+  unpack_leniently(self, objects, unpacked);
+  EagerArgs eager(unpacked, objects, self.count);
+  eager.keep_reason(true);
+  return explain(*self.op, *effective_table(*self.op, g_switches.load(), mode), eager);
+}
+
+}  // namespace
+
+PyObject* explain_irop(const IrOpObject& self, PyObject* args, Mode mode) {
+  const Explanation explanation = explain_objects(self, args, mode);
+  py::list decisions;
+  for (const Decision& d : explanation.decisions) {
+    decisions.append(py::make_tuple(d.impl->provider, name_of(d.status), d.reason, d.impl->source));
+  }
+  return py::make_tuple(explanation.selected->provider, decisions).release().ptr();
+}
+
+PyObject* peek_irop(const IrOpObject& self, PyObject* args, Mode mode) {
+  const Explanation explanation = explain_objects(self, args, mode);
+  return py::str(explanation.selected->provider).release().ptr();
+}
+
+}  // namespace vllm_ir

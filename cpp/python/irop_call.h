@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The eager call. Everything that an ordinary call executes is in irop_call.cpp, in order.
+#pragma once
+
+#include "cpp/python/irop.h"
+
+namespace vllm_ir {
+
+// The vectorcall of IrOpObject.
+PyObject* call_irop(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+
+// Selection without a call, over whatever objects: real, fake or symbolic. `args` is a tuple with
+// every parameter. Returns (selected provider, [(provider, status, reason, source), ...]).
+PyObject* explain_irop(const IrOpObject& self, PyObject* args, Mode mode);
+// Only the selected provider; counts nothing, logs nothing.
+PyObject* peek_irop(const IrOpObject& self, PyObject* args, Mode mode);
+
+}  // namespace vllm_ir

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpp/python/python_body.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <vector>
+
+#include "cpp/dispatch/error.h"
+#include "cpp/dispatch/switches.h"
+#include "cpp/python/errors.h"
+
+namespace vllm_ir {
+
+FacadeHooks g_facade;
+
+namespace {
+
+std::string where(const Op& op, const Impl& impl) {
+  return op.qualified_name() + "." + impl.provider;
+}
+
+std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
+
+// Python objects for torch values, kept alive together.
+class Objects {
+ public:
+  explicit Objects(c10::ArrayRef<c10::IValue> values) {
+    for (const c10::IValue& value : values) {
+      held_.push_back(torch::jit::toPyObject(value));
+      pointers_.push_back(held_.back().ptr());
+    }
+  }
+  PyObject* const* data() const { return pointers_.data(); }
+  int size() const { return static_cast<int>(pointers_.size()); }
+
+ private:
+  std::vector<py::object> held_;
+  std::vector<PyObject*> pointers_;
+};
+
+void push_tensor(const Op& op, const Impl& impl, PyObject* object, Outputs& out) {
+  if (!THPVariable_Check(object)) {
+    throw Error(ErrorKind::kType, where(op, impl) + ": must return a Tensor for each output, got " +
+                                      type_name(object) + ". Mend the implementation.");
+  }
+  out.push(at::Tensor(THPVariable_Unpack(object)));
+}
+
+void unpack_result(const Op& op, const Impl& impl, PyObject* result, Outputs& out) {
+  const auto want = static_cast<Py_ssize_t>(op.tensor_outputs());
+  const bool sequence = PyTuple_Check(result) || PyList_Check(result);
+  if (!sequence) {
+    if (want != 1) {
+      throw Error(ErrorKind::kType, where(op, impl) + ": must return " + std::to_string(want) +
+                                        " tensors, got " + type_name(result) +
+                                        ". Mend the implementation.");
+    }
+    return push_tensor(op, impl, result, out);
+  }
+  const Py_ssize_t got = PySequence_Fast_GET_SIZE(result);
+  if (got != want) {
+    throw Error(ErrorKind::kType, where(op, impl) + ": must return " + std::to_string(want) +
+                                      " tensor(s), got " + std::to_string(got) +
+                                      ". Mend the implementation.");
+  }
+  for (Py_ssize_t i = 0; i < got; ++i) {
+    push_tensor(op, impl, PySequence_Fast_GET_ITEM(result, i), out);
+  }
+}
+
+// The pending Python error of an impl's body, with op and provider in it where that helps.
+[[noreturn]] void throw_impl_error(const Op& op, const Impl& impl) {
+  if (impl.provider != kNative && g_facade.impl_failed) {
+    py::error_already_set pending;
+    const py::object wrapped = py::reinterpret_borrow<py::function>(g_facade.impl_failed)(
+        op.name(), impl.provider, pending.value());
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(wrapped.ptr())), wrapped.ptr());
+  }
+  throw_pending_python_error();
+}
+
+int64_t version_of(const Arg& arg) {
+  const bool tracked = arg.tag == Tag::kTensor && !arg.tensor->is_inference();
+  return tracked ? static_cast<int64_t>(
+                       arg.tensor->unsafeGetTensorImpl()->version_counter().current_version())
+                 : 0;
+}
+
+int64_t sum_of_versions(const Arg* args, int count) {
+  int64_t sum = 0;
+  for (int i = 0; i < count; ++i) sum += version_of(args[i]);
+  return sum;
+}
+
+// "ValueError: text" of the pending exception, which is cleared. Anything but an Exception
+// (KeyboardInterrupt, SystemExit) passes through.
+std::string take_pending_text() {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw_pending_python_error();
+  const py::error_already_set pending;
+  return type_name(pending.value().ptr()) + ": " + std::string(py::str(pending.value()));
+}
+
+}  // namespace
+
+PythonBody::PythonBody(const Op& op, PyObject* function, PyObject* callable, bool memoise)
+    : op_(op), function_(function), callable_(callable), memoise_(memoise) {
+  Py_INCREF(function_);
+  Py_XINCREF(callable_);
+}
+
+void PythonBody::call(const Impl& impl, PyObject* const* objects, int count, Outputs& out) const {
+  const auto result = py::reinterpret_steal<py::object>(
+      PyObject_Vectorcall(function_, objects, static_cast<size_t>(count), nullptr));
+  if (!result) throw_impl_error(op_, impl);
+  unpack_result(op_, impl, result.ptr(), out);
+}
+
+void PythonBody::call(const Impl& impl, c10::ArrayRef<c10::IValue> args, Outputs& out) const {
+  const py::gil_scoped_acquire lock;
+  const Objects objects(args);
+  call(impl, objects.data(), objects.size(), out);
+}
+
+bool PythonBody::refuse(const Impl& impl, const std::string& reason, std::string* why) const {
+  if (Switches::has(g_switches.load(), Switch::kStrict)) {
+    throw Error(ErrorKind::kRuntime, where(op_, impl) + ": strict mode: " + reason + ".");
+  }
+  if (why) *why = reason;
+  if (op_.first_time("callable:" + impl.provider + ":" + reason) && g_facade.callable_misbehaved) {
+    py::reinterpret_borrow<py::function>(g_facade.callable_misbehaved)(op_.name(), impl.provider,
+                                                                       reason);
+  }
+  return false;
+}
+
+bool PythonBody::ask_now(const Impl& impl, PyObject* const* objects, const Arg* args, int count,
+                         std::string* why) const {
+  const int64_t before = sum_of_versions(args, count);
+  const auto verdict = py::reinterpret_steal<py::object>(
+      PyObject_Vectorcall(callable_, objects, static_cast<size_t>(count), nullptr));
+  if (sum_of_versions(args, count) != before) {
+    PyErr_Clear();
+    throw Error(ErrorKind::kRuntime,
+                where(op_, impl) +
+                    ": supports_args modified one of its arguments in place. It may only look.");
+  }
+  if (!verdict) return refuse(impl, "supports_args raised " + take_pending_text(), why);
+  if (verdict.ptr() == Py_True) return true;
+  if (verdict.ptr() == Py_False) {
+    if (why) *why = "supports_args returned False";
+    return false;
+  }
+  return refuse(impl, "supports_args returned " + type_name(verdict.ptr()) + ", not a bool", why);
+}
+
+bool PythonBody::ask(const Impl& impl, PyObject* const* objects, const Arg* args, int count,
+                     std::string* why) const {
+  Memo::Key key;
+  if (!memoise_ || !Memo::make_key(args, count, key)) {
+    return ask_now(impl, objects, args, count, why);
+  }
+  if (const auto known = memo_.find(key)) {
+    if (why && !*known) *why = "supports_args returned False";
+    return *known;
+  }
+  std::string reason;
+  const bool verdict = ask_now(impl, objects, args, count, &reason);
+  // A verdict that came from an error is not a fact about the arguments.
+  if (verdict || reason == "supports_args returned False") memo_.store(key, verdict);
+  if (why) *why = reason;
+  return verdict;
+}
+
+bool PythonBody::ask(const Impl& impl, c10::ArrayRef<c10::IValue> args, std::string* why) const {
+  const py::gil_scoped_acquire lock;
+  const Objects objects(args);
+  std::vector<Arg> unpacked(args.size());
+  for (size_t i = 0; i < args.size(); ++i) {
+    unpacked[i].tag = Tag::kObject;  // no memo on this path; tensors only for their versions
+    if (!args[i].isTensor()) continue;
+    unpacked[i].tag = Tag::kTensor;
+    unpacked[i].tensor = &args[i].toTensor();
+  }
+  return ask_now(impl, objects.data(), unpacked.data(), objects.size(), why);
+}
+
+}  // namespace vllm_ir

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The torch operators of an op: torch.ops.vllm_ir.<op>.default and .maybe_inplace. They are the
+// definition of everything that is not a plain eager call; their kernels walk the same table.
+#pragma once
+
+#include <string>
+
+#include "cpp/dispatch/error.h"
+#include "cpp/dispatch/op.h"
+
+namespace vllm_ir {
+
+// Define the operators. `schema` is "(Tensor x, ...) -> Tensor"; `donating_schema` has the alias
+// annotations and is empty for an op without maybe_inplace. Throws Error and defines nothing when
+// the schema is wrong or torch already has an operator of this name.
+void define_torch_op(Op& op, const std::string& schema, const std::string& donating_schema);
+
+// Notices that a call may owe (a priority that was never set, a traced decision), given by the
+// layer that can log. Installed once, before any call.
+struct CallHooks {
+  // A table's one-time notice is due.
+  void (*notice)(const Op&, const Table&) = nullptr;
+  // Tracing is on and this decision is new.
+  void (*trace)(const Op&, const std::string& decision) = nullptr;
+  // Throws the error again as one that keeps its Python class on the way through torch.
+  void (*raise)(const Error&) = nullptr;
+};
+void set_call_hooks(CallHooks hooks) noexcept;
+const CallHooks& call_hooks() noexcept;
+
+}  // namespace vllm_ir

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm_ir: a functional intermediate representation for LLM inference ops on PyTorch.
+
+An op is declared once by a Python function that says what it means; any number of implementations
+register for it; the first one in priority order that is supported and accepts the arguments runs.
+
+Example:
+    >>> import torch, vllm_ir as ir
+    >>> y = ir.ops.rms_norm(torch.randn(2, 64), torch.ones(64), 1e-6)
+    >>> print(ir.ops.rms_norm.explain(torch.randn(2, 64), torch.ones(64), 1e-6))
+    vllm_ir.rms_norm: vllm_c runs (priority: vllm_c, native)
+      vllm_c  selected
+      native  not reached
+"""
+
+from vllm_ir._version_check import check_torch
+
+check_torch()  # before the extension is loaded: beside another torch it may misbehave in silence
+
+from vllm_ir import _C, envs, log, notices  # noqa: E402
+
+envs.check()
+log.configure()
+_C.set_strict(envs.strict())
+_C.set_batch_invariant(envs.batch_invariant())
+notices.install()
+
+from vllm_ir import ops, rules  # noqa: E402
+from vllm_ir.errors import (  # noqa: E402
+    DonationError,
+    DuplicateError,
+    IrError,
+    IrImportError,
+    IrRuntimeError,
+    IrTypeError,
+    IrValueError,
+    UnknownNameError,
+)
+from vllm_ir.explain import Explanation, Report  # noqa: E402
+from vllm_ir.impl import IrOpImpl  # noqa: E402
+from vllm_ir.notices import refresh_log_level  # noqa: E402
+from vllm_ir.op import IrOp, load_entries, register_op  # noqa: E402
+from vllm_ir.platforms import Platform, current_platform, set_platform  # noqa: E402
+from vllm_ir.plugins import load_plugins  # noqa: E402
+from vllm_ir.priority import IrOpPriorityConfig, KernelConfig  # noqa: E402
+from vllm_ir.state import (  # noqa: E402
+    get_include,
+    report,
+    set_batch_invariant,
+    set_strict,
+)
+from vllm_ir.torch_wrap import enable_torch_wrap, set_default_torch_wrap  # noqa: E402
+
+load_plugins()
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DonationError",
+    "DuplicateError",
+    "Explanation",
+    "IrError",
+    "IrImportError",
+    "IrOp",
+    "IrOpImpl",
+    "IrOpPriorityConfig",
+    "IrRuntimeError",
+    "IrTypeError",
+    "IrValueError",
+    "KernelConfig",
+    "Platform",
+    "Report",
+    "UnknownNameError",
+    "current_platform",
+    "enable_torch_wrap",
+    "get_include",
+    "load_entries",
+    "ops",
+    "refresh_log_level",
+    "register_op",
+    "report",
+    "rules",
+    "set_batch_invariant",
+    "set_default_torch_wrap",
+    "set_platform",
+    "set_strict",
+]

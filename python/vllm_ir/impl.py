@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`IrOpImpl`: one implementation of an op, and the checks that its registration makes."""
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vllm_ir import _C
+from vllm_ir.errors import IrTypeError, IrValueError
+from vllm_ir.rules import Rule
+from vllm_ir.schema import OpSchema, schema_of
+
+if TYPE_CHECKING:
+    from vllm_ir.op import IrOp
+
+SupportsArgs = Callable[..., bool] | Rule
+
+
+class IrOpImpl:
+    """One way to run an op; made by `IrOp.register_impl`, which binds the decorated name to it.
+
+    It is not a way to call the op: `impl_fn` is the function itself. Attributes are read-only.
+
+    Attributes:
+        op: The op.
+        provider: Who gives the implementation, "vllm_c" say.
+        impl_fn: The traceable Python function.
+        supported: Whether it can run in this process.
+        unsupported_reason: Why not, "" when it can.
+        supports_all_args: No rule and no callable restricts the arguments.
+        rule: The rule, or None.
+        inplace: It may write its activations and return them.
+        batch_invariant: A row's result doesn't depend on the other rows.
+        entry: Name of the C++ function that eager calls use, "" for none.
+        source: Where it was registered, "file:line".
+    """
+
+    def __init__(
+        self,
+        op: "IrOp",
+        provider: str,
+        impl_fn: Callable[..., Any],
+        *,
+        supported: bool,
+        unsupported_reason: str,
+        supports_args: SupportsArgs | None,
+        inplace: bool,
+        batch_invariant: bool,
+        entry: str,
+        memoise: bool,
+        source: str,
+    ) -> None:
+        self.op = op
+        self.provider = provider
+        self.impl_fn = impl_fn
+        self.supported = supported
+        self.unsupported_reason = unsupported_reason
+        self.supports_all_args = supports_args is None
+        self.rule = supports_args if isinstance(supports_args, Rule) else None
+        self.inplace = inplace
+        self.batch_invariant = batch_invariant
+        self.entry = entry
+        self.source = source
+        self._callable = None if isinstance(supports_args, Rule) else supports_args
+        self._memoise = memoise
+        self.__doc__ = impl_fn.__doc__
+
+    def supports_args(self, *args: Any, **kwargs: Any) -> bool:
+        """Return whether the implementation accepts these arguments of the op.
+
+        Looks at them only: real, fake and meta tensors will do.
+
+        Raises:
+            TypeError: An argument is missing, unknown or given twice.
+        """
+        if self.supports_all_args:
+            return True
+        full = self.op.bind(*args, **kwargs)
+        if self._callable is not None:
+            return bool(self._callable(*full))
+        with self.op.set_priority([self.provider]):
+            decisions = self.op.explain(*full).decisions
+        return decisions[0].provider == self.provider and decisions[0].status == "selected"
+
+    def uuid(self) -> str | None:
+        """Return an identity for compile caches, None when it can't be known.
+
+        It changes when anything changes that decides the result: the file of the function or of
+        its callable, the compiled module behind an entry, the rule, the flags.
+        """
+        parts = [
+            self.op.name,
+            self.provider,
+            repr((self.supported, self.inplace, self.batch_invariant, self.entry)),
+            str(self.rule),
+        ]
+        for fn in (self.impl_fn, self._callable):
+            if fn is not None and not _add_source(fn, parts):
+                return None
+        if self.entry:
+            parts.append(_file_hash(self.op.entry_library(self.entry)))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"IrOpImpl('{self.op.name}', '{self.provider}')"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_impl_of, (self.op, self.provider))
+
+    def __copy__(self) -> "IrOpImpl":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "IrOpImpl":
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """Return the registration as the C++ core takes it."""
+        return {
+            "supported": self.supported,
+            "unsupported_reason": self.unsupported_reason,
+            "clauses": None if self.rule is None else list(self.rule.clauses),
+            "inplace": self.inplace,
+            "batch_invariant": self.batch_invariant,
+            "memoise": self._memoise,
+            "entry": self.entry,
+            "source": self.source,
+        }
+
+    def register(self) -> None:
+        """Hand the implementation to the C++ core, which makes it selectable."""
+        _C.add_impl(self.op.name, self.provider, self.impl_fn, self._callable, self.options())
+
+
+def _impl_of(op: "IrOp", provider: str) -> IrOpImpl:
+    return op.impls[provider]
+
+
+def _add_source(fn: Callable[..., Any], parts: list[str]) -> bool:
+    if getattr(fn, "__closure__", None):
+        return False  # captured values may differ from run to run
+    try:
+        path = inspect.getsourcefile(fn)
+        parts.append(inspect.getsource(fn))
+    except (OSError, TypeError):
+        return False  # typed at a prompt, or built in
+    if path is None:
+        return False
+    # The whole file: the function may call its neighbours.
+    parts.append(_file_hash(path))
+    return True
+
+
+def _file_hash(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def check_impl_schema(op_schema: OpSchema, fn: Callable[..., Any], where: str) -> None:
+    """Raise IrValueError unless the implementation's schema is native's."""
+    schema = schema_of(fn, where)
+    if schema.text != op_schema.text:
+        raise IrValueError(
+            f"{where}: the implementation's schema {schema.text} does not match native schema "
+            f"{op_schema.text}. Give it native's parameters, types, defaults and result."
+        )
+
+
+def check_supports_args(op_schema: OpSchema, supports_args: object, where: str) -> None:
+    """Raise IrValueError unless the predicate can be called with native's arguments."""
+    if isinstance(supports_args, Rule):
+        return
+    if not callable(supports_args):
+        raise IrValueError(
+            f"{where}: supports_args must be a callable or a rule, "
+            f"got {type(supports_args).__name__}."
+        )
+    native = list(op_schema.signature.parameters.values())
+    given = list(inspect.signature(supports_args).parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in given):
+        return
+    if any(p.kind is inspect.Parameter.KEYWORD_ONLY for p in given):
+        raise IrValueError(f"{where}: supports_args has keyword-only parameters. Remove the *.")
+    if len(given) != len(native):
+        raise IrValueError(
+            f"{where}: supports_args has the wrong number of parameters: native takes "
+            f"{len(native)} ({', '.join(p.name for p in native)}), got {len(given)}."
+        )
+    for want, got in zip(native, given, strict=True):
+        if want.name != got.name:
+            raise IrValueError(
+                f"{where}: supports_args parameter '{got.name}' does not match native parameter "
+                f"'{want.name}'."
+            )
+        if not _same_default(want.default, got.default):
+            raise IrValueError(
+                f"{where}: supports_args default of '{got.name}' does not match native default: "
+                f"{_shown(want.default)} is needed, got {_shown(got.default)}."
+            )
+
+
+def _same_default(a: object, b: object) -> bool:
+    return a is b or (type(a) is type(b) and a == b)
+
+
+def _shown(default: object) -> str:
+    return "no default" if default is inspect.Parameter.empty else repr(default)
+
+
+def check_flag(name: str, value: object, where: str) -> bool:
+    """Return the flag; anything but a bool is an error, since a string is always true."""
+    if not isinstance(value, bool):
+        raise IrTypeError(f"{where}: {name} must be a bool, got {type(value).__name__}.")
+    return value
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return "float16" for torch.float16."""
+    return str(dtype).removeprefix("torch.")

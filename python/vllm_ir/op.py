@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`register_op` and `IrOp`: an op is declared once by a function that says what it means.
+
+The call itself is C++ (`cpp/python/irop_call.cpp`); this module gives it names, checks and the
+`__call__` that Dynamo and `inspect` read.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar, overload
+
+import torch
+
+from vllm_ir import _C
+from vllm_ir.errors import (
+    IrRuntimeError,
+    IrTypeError,
+    IrValueError,
+    UnknownNameError,
+    unknown_name,
+)
+from vllm_ir.explain import Decision, Explanation, ImplCounts, OpReport
+from vllm_ir.impl import (
+    IrOpImpl,
+    SupportsArgs,
+    check_flag,
+    check_impl_schema,
+    check_supports_args,
+    dtype_name,
+)
+from vllm_ir.schema import OpSchema, schema_of
+from vllm_ir.tolerance import DEFAULTS, Tolerance
+from vllm_ir.torch_wrap import torch_wrap_enabled
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TORCH_LIBRARY = torch.library.Library("vllm_ir", "FRAGMENT")
+_ENTRY_LIBRARIES: dict[str, str] = {}  # entry name -> file; built-in entries are not in it
+
+
+class IrOp(_C.IrOpBase):
+    """An op: a name with a meaning. Call it, give it implementations, choose among them.
+
+    Made by `register_op`. `op(...)` preserves its inputs. All attributes are read-only facts.
+
+    Attributes:
+        name: The op's name.
+        activations: Names of the parameters that `maybe_inplace` donates.
+        allow_inplace: Whether `maybe_inplace` exists.
+        torch_op: The operator that stands for the op in traced graphs.
+        signature: The parameters with their types.
+        source: Where the op was declared, "file:line".
+    """
+
+    registry: ClassVar[dict[str, "IrOp"]] = {}
+
+    def __init__(
+        self,
+        name: str,
+        native: Callable[..., Any],
+        schema: OpSchema,
+        activations: tuple[str, ...],
+        allow_inplace: bool,
+        source: str,
+    ) -> None:
+        packet = getattr(torch.ops.vllm_ir, name)
+        defaults = _defaults(schema)
+        super().__init__(name, defaults, packet.default, self._call_off_fast_path, False)
+        self.name = name
+        self.activations = activations
+        self.allow_inplace = allow_inplace
+        self.signature = self.__signature__ = schema.signature
+        self.source = source
+        self.__name__ = name
+        self.__qualname__ = name
+        self.__module__ = getattr(native, "__module__", __name__)
+        self.__doc__ = native.__doc__
+        self.__wrapped__ = native
+        self._schema = schema
+        self._impls: dict[str, IrOpImpl] = {}
+        self._fake: Callable[..., Any] = native
+        self._input_generator: Callable[..., tuple[Any, ...]] | None = None
+        self._tolerances: dict[torch.dtype, Tolerance] = {}
+        self._maybe_inplace: MaybeInplace | None = None
+        if allow_inplace:
+            self._maybe_inplace = _with_call(MaybeInplace, schema)(self, packet, defaults)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in cls.__dict__:
+            _C.use_native_call(cls)
+
+    # ---- facts -------------------------------------------------------------------------------
+
+    @property
+    def impls(self) -> Mapping[str, IrOpImpl]:
+        """The implementations by provider, in order of registration; native is the first."""
+        return MappingProxyType(self._impls)
+
+    @property
+    def maybe_inplace(self) -> "MaybeInplace":
+        """The overload that donates the activations: they may be overwritten.
+
+        Using an activation afterwards is undefined, and an error when compiled. Results may be the
+        activations. With an implementation that isn't in-place it behaves like the default.
+
+        Raises:
+            AttributeError: The op was declared without `allow_inplace=True`.
+        """
+        if self._maybe_inplace is None:
+            raise AttributeError(
+                f"vllm_ir.{self.name}: has no maybe_inplace. Declare the op with "
+                "@register_op(allow_inplace=True)."
+            )
+        return self._maybe_inplace
+
+    def supported_providers(self) -> list[str]:
+        """Return the providers that can run in this process, native included."""
+        return [i.provider for i in self._impls.values() if i.supported]
+
+    def __repr__(self) -> str:
+        return f"IrOp('{self.name}')"
+
+    def __str__(self) -> str:
+        first = (inspect.cleandoc(self.__doc__ or "").splitlines() or [""])[0]
+        return f"{self!r} - {first}" if first else repr(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_op_named, (self.name, self.__module__))
+
+    def __copy__(self) -> "IrOp":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "IrOp":
+        return self
+
+    # ---- registration ------------------------------------------------------------------------
+
+    def register_impl(
+        self,
+        provider: str,
+        *,
+        supported: bool = True,
+        supports_args: SupportsArgs | None = None,
+        inplace: bool = False,
+        batch_invariant: bool = False,
+        unsupported_reason: str = "",
+        entry: str = "",
+        memoise: bool = False,
+    ) -> Callable[[Callable[..., Any]], IrOpImpl]:
+        """Return a decorator that registers a function as an implementation.
+
+        Args:
+            provider: Who gives it: a name that matches `^[a-z_][a-z0-9_]*$`.
+            supported: Whether it can run in this process; evaluated now, never again.
+            supports_args: A rule (`vllm_ir.rules`), or a callable with native's parameters that
+                returns a bool. It sees real tensors in eager calls and fake ones while compiling,
+                and must not look at the batch size or at values.
+            inplace: It may write its activations and return them. Needs `allow_inplace`.
+            batch_invariant: A row's result never depends on the other rows.
+            unsupported_reason: Printed by `explain` when `supported` is False.
+            entry: Name of a C++ function (`vllm_ir/entry.h`) that eager calls use in place of the
+                decorated one. Both must give the same bits.
+            memoise: Remember the callable's verdicts. Only for one that looks at nothing but
+                dtypes, devices, shapes past dimension 0, strides, alignment and plain values.
+
+        Returns:
+            A decorator; the decorated name is bound to the `IrOpImpl`.
+
+        Raises:
+            DuplicateError: The provider is registered already, or reserved.
+            IrValueError: A bad name, schema or predicate; `inplace` on an op without
+                `allow_inplace`.
+            UnknownNameError: No such entry.
+
+        Example:
+            >>> @ir.ops.rms_norm.register_impl("mine", supports_args=rules.is_none("variance_size"))
+            ... def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float,
+            ...              variance_size: int | None = None) -> Tensor:
+            ...     return my_library.rms_norm(x, weight, epsilon)
+        """
+        source = _caller()
+        where = f"vllm_ir.{self.name}.{provider}"
+        if not isinstance(provider, str):
+            raise IrTypeError(
+                f"vllm_ir.{self.name}: a provider name must be a string, "
+                f"got {type(provider).__name__}. Write @op.register_impl('name')."
+            )
+        for name, value in (
+            ("supported", supported),
+            ("inplace", inplace),
+            ("batch_invariant", batch_invariant),
+            ("memoise", memoise),
+        ):
+            check_flag(name, value, where)
+        if supports_args is not None:
+            check_supports_args(self._schema, supports_args, where)
+
+        def decorate(fn: Callable[..., Any]) -> IrOpImpl:
+            check_impl_schema(self._schema, fn, where)
+            impl = IrOpImpl(
+                self,
+                provider,
+                fn,
+                supported=supported,
+                unsupported_reason=unsupported_reason,
+                supports_args=supports_args,
+                inplace=inplace,
+                batch_invariant=batch_invariant,
+                entry=entry,
+                memoise=memoise,
+                source=source,
+            )
+            impl.register()
+            self._impls[provider] = impl
+            return impl
+
+        return decorate
+
+    def register_fake(self, fn: F) -> F:
+        """Replace native as the function that tells output shapes to tracers; returns `fn`.
+
+        Args:
+            fn: Takes the op's arguments, fake ones, and returns tensors of the right shape, dtype,
+                strides and device. Serves all overloads.
+        """
+        self._fake = fn
+        return fn
+
+    def register_input_generator(self, fn: F) -> F:
+        """Set the function behind `generate_inputs`; returns `fn`.
+
+        Args:
+            fn: Takes keywords (sizes, dtype, device) and returns a tuple of the op's arguments.
+        """
+        self._input_generator = fn
+        return fn
+
+    @property
+    def has_input_generator(self) -> bool:
+        """Whether `generate_inputs` works."""
+        return self._input_generator is not None
+
+    def generate_inputs(self, **kwargs: Any) -> tuple[Any, ...]:
+        """Return sample arguments for tests and benchmarks.
+
+        Raises:
+            IrRuntimeError: The op has no generator.
+        """
+        if self._input_generator is None:
+            raise IrRuntimeError(
+                f"vllm_ir.{self.name}: No input generator registered. "
+                "Use @op.register_input_generator."
+            )
+        return self._input_generator(**kwargs)
+
+    def override_tolerance(self, dtype: torch.dtype, *, atol: float, rtol: float) -> None:
+        """Set how far an implementation of this op may be from native in a dtype."""
+        self._tolerances[dtype] = Tolerance(atol, rtol)
+
+    def get_tolerance(self, dtype: torch.dtype) -> Tolerance:
+        """Return the override, else the default of the dtype.
+
+        Raises:
+            IrValueError: Neither exists.
+        """
+        found = self._tolerances.get(dtype) or DEFAULTS.get(dtype)
+        if found is None:
+            raise IrValueError(
+                f"vllm_ir.{self.name}: No tolerance defined for dtype {dtype_name(dtype)}. "
+                "Use op.override_tolerance."
+            )
+        return found
+
+    # ---- choosing ----------------------------------------------------------------------------
+
+    def set_default(self, providers: Sequence[str]) -> None:
+        """Set the permanent priority list of this process; platform defaults come after it.
+
+        Args:
+            providers: Registered provider names, first choice first. Duplicates are dropped; an
+                empty list leaves the platform's default, or native.
+
+        Raises:
+            UnknownNameError: A provider is not registered for this op.
+            IrTypeError: Not a list of strings.
+            IrRuntimeError: In strict mode, a provider is unsupported here.
+        """
+        if not isinstance(providers, (list, tuple)):
+            raise IrTypeError(
+                f"vllm_ir.{self.name}: a priority must be a list of provider names, "
+                f"got {type(providers).__name__}."
+            )
+        for provider in providers:
+            if not isinstance(provider, str):
+                raise IrTypeError(
+                    f"vllm_ir.{self.name}: a provider name must be a string, "
+                    f"got {type(provider).__name__}."
+                )
+        _C.set_default(self.name, list(providers))
+
+    def set_platform_default(self, providers: Sequence[str], compiling: bool = False) -> list[str]:
+        """Set the list that follows the user's; returns the names that are not registered yet.
+
+        Those count as soon as their provider registers.
+        """
+        return _C.set_platform_default(self.name, list(providers), compiling)
+
+    def get_priority(self, compiling: bool = False) -> list[str]:
+        """Return the providers that a call here and now tries, in order."""
+        return _C.priority_of(self.name, compiling)[0]
+
+    def dropped(self, compiling: bool = False) -> dict[str, str]:
+        """Return the providers that were asked for and can't run, with the reason."""
+        return dict(_C.priority_of(self.name, compiling)[1])
+
+    def get_default(self) -> list[str]:
+        """Return the list that `set_default` set."""
+        return _C.configured(self.name)
+
+    def unknown_provider_message(self, provider: str) -> str | None:
+        """Return the error text for a provider that isn't registered, None when it is."""
+        if provider in self._impls:
+            return None
+        return unknown_name(f"vllm_ir.{self.name}", "provider", provider, self._impls)
+
+    # ---- asking ------------------------------------------------------------------------------
+
+    def bind(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return the full positional arguments of a call, defaults filled.
+
+        Raises:
+            IrTypeError: An argument is missing, unknown or given twice.
+        """
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise IrTypeError(f"vllm_ir.{self.name}: {e}. It takes {self.signature}.") from None
+        bound.apply_defaults()
+        return bound.args
+
+    def apply_arg_defaults(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return positional arguments completed with the defaults; TypeError when one is missing."""
+        return self.bind(*args)
+
+    def dispatch(self, *args: Any, **kwargs: Any) -> IrOpImpl:
+        """Return the implementation that would run for these arguments. Runs and counts nothing."""
+        return self._impls[self._peek(self.bind(*args, **kwargs), False)]
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Return which implementation would run, and the reason for each other one.
+
+        Args:
+            *args: The arguments of the call; fake tensors will do.
+            **kwargs: The same, by name.
+
+        Example:
+            >>> print(ir.ops.rms_norm.explain(torch.randn(2, 8), None, 1e-6))
+            vllm_ir.rms_norm: vllm_c runs (priority: vllm_c, native)
+              vllm_c  selected
+              native  not reached
+        """
+        selected, decisions = self._explain(self.bind(*args, **kwargs), False)
+        return Explanation(
+            self.name,
+            selected,
+            tuple(self.get_priority()),
+            tuple(Decision(*d) for d in decisions),
+        )
+
+    def report(self, reset: bool = False) -> OpReport:
+        """Return how often each implementation ran, and why others did not."""
+        counts = _C.counts_of(self.name, reset)
+        gradient_calls = counts.pop("")
+        impls = tuple(
+            ImplCounts(provider, selected, dict(rejections))
+            for provider, (selected, rejections) in counts.items()
+        )
+        return OpReport(self.name, impls, gradient_calls)
+
+    def entry_library(self, entry: str) -> str:
+        """Return the file that holds a C++ entry."""
+        return _ENTRY_LIBRARIES.get(entry, _C.__file__)
+
+    # ---- off the fast path -------------------------------------------------------------------
+
+    def _call_off_fast_path(self, *args: Any, **kwargs: Any) -> Any:
+        """Take a call that isn't plain eager, once somebody has turned wrap off."""
+        if torch_wrap_enabled():
+            return self.torch_op(*args, **kwargs)
+        return self._run_directly(self.bind(*args, **kwargs), donating=False)
+
+    def _run_directly(self, args: tuple[Any, ...], *, donating: bool) -> Any:
+        if torch.is_grad_enabled() and any(_requires_grad(a) for a in args):
+            return self._impls["native"].impl_fn(*args)
+        impl = self._impls[self._peek(args, False)]
+        if impl.inplace and not donating:
+            names = self._schema.param_names()
+            args = tuple(
+                a.clone() if n in self.activations and a is not None else a
+                for n, a in zip(names, args, strict=True)
+            )
+        return impl.impl_fn(*args)
+
+
+class MaybeInplace(_C.IrOpBase):
+    """`op.maybe_inplace`: the donating overload; shares the op's priority and implementations."""
+
+    def __init__(self, op: IrOp, packet: Any, defaults: dict[str, Any]) -> None:
+        super().__init__(op.name, defaults, packet.maybe_inplace, self._call_off_fast_path, True)
+        self.op = op
+        self.__signature__ = op.signature
+        self.__name__ = "maybe_inplace"
+        self.__qualname__ = f"{op.name}.maybe_inplace"
+        self.__module__ = op.__module__
+        self.__doc__ = IrOp.maybe_inplace.__doc__
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in cls.__dict__:
+            _C.use_native_call(cls)
+
+    def __repr__(self) -> str:
+        return f"IrOp('{self.op.name}').maybe_inplace"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (getattr, (self.op, "maybe_inplace"))
+
+    def __copy__(self) -> "MaybeInplace":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MaybeInplace":
+        return self
+
+    def _call_off_fast_path(self, *args: Any, **kwargs: Any) -> Any:
+        if torch_wrap_enabled():
+            return self.torch_op(*args, **kwargs)
+        return self.op._run_directly(self.op.bind(*args, **kwargs), donating=True)
+
+
+@overload
+def register_op(fn: Callable[..., Any], /) -> IrOp: ...
+@overload
+def register_op(
+    fn: None = None,
+    *,
+    name: str | None = None,
+    activations: Sequence[str] | None = None,
+    allow_inplace: bool = False,
+) -> Callable[[Callable[..., Any]], IrOp]: ...
+def register_op(
+    fn: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    activations: Sequence[str] | None = None,
+    allow_inplace: bool = False,
+) -> IrOp | Callable[[Callable[..., Any]], IrOp]:
+    """Declare an op by its native function: the meaning, the default and the test reference.
+
+    Args:
+        fn: The native function. Parameters are positional-or-keyword with annotations that torch's
+            schema inference takes; the result is a Tensor or a tuple of Tensors.
+        name: The op's name; default: the function's. Must match `^[a-z_][a-z0-9_]*$`.
+        activations: Tensor parameters that may be donated; default: those whose name starts
+            with `x`.
+        allow_inplace: Also make `op.maybe_inplace`. Needs as many results as activations.
+
+    Returns:
+        The op; without `fn`, a decorator.
+
+    Raises:
+        IrValueError: A bad name, signature or activation list.
+        DuplicateError: The name is taken; the message names both places.
+
+    Example:
+        >>> @ir.register_op
+        ... def scaled_add(x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        ...     return x + scale * y
+        >>> scaled_add(torch.ones(2), torch.ones(2))
+        tensor([2., 2.])
+    """
+    source = _caller()
+
+    def decorate(native: Callable[..., Any]) -> IrOp:
+        return _declare(native, name, activations, allow_inplace, source)
+
+    return decorate if fn is None else decorate(fn)
+
+
+def _declare(
+    native: Callable[..., Any],
+    name: str | None,
+    activations: Sequence[str] | None,
+    allow_inplace: bool,
+    source: str,
+) -> IrOp:
+    op_name = getattr(native, "__name__", repr(native)) if name is None else name
+    if not isinstance(op_name, str):
+        raise IrTypeError(f"vllm_ir: an op name must be a string, got {type(op_name).__name__}.")
+    where = f"vllm_ir.{op_name}"
+    check_flag("allow_inplace", allow_inplace, where)
+    schema = schema_of(native, where)
+    donated = _activations(schema, activations, where)
+    _C.define_op(
+        op_name,
+        [(p.name, p.kind, p.optional, p.has_default, p.name in donated) for p in schema.params],
+        allow_inplace,
+        schema.tensor_outputs,
+        schema.text,
+        schema.donating_text(donated) if allow_inplace else "",
+        source,
+    )
+    op = _with_call(IrOp, schema)(op_name, native, schema, donated, allow_inplace, source)
+    IrOp.registry[op_name] = op
+    impl = IrOpImpl(
+        op,
+        "native",
+        native,
+        supported=True,
+        unsupported_reason="",
+        supports_args=None,
+        inplace=False,
+        batch_invariant=True,
+        entry="",
+        memoise=False,
+        source=source,
+    )
+    impl.register()
+    op._impls["native"] = impl
+    _register_fakes(op)
+    return op
+
+
+def _activations(
+    schema: OpSchema, activations: Sequence[str] | None, where: str
+) -> tuple[str, ...]:
+    if activations is None:
+        return tuple(p.name for p in schema.params if p.name[0] == "x" and p.kind == "Tensor")
+    if isinstance(activations, str):
+        raise IrTypeError(f"{where}: activations must be a list of names, got str.")
+    for name in activations:
+        if name not in schema.param_names():
+            raise UnknownNameError(unknown_name(where, "activation", name, schema.param_names()))
+    # In parameter order: results correspond to activations by position.
+    return tuple(n for n in schema.param_names() if n in activations)
+
+
+def _register_fakes(op: IrOp) -> None:
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        return op._fake(*args, **kwargs)
+
+    overloads = ["", ".maybe_inplace"] if op.allow_inplace else [""]
+    for suffix in overloads:
+        torch.library.register_fake(f"vllm_ir::{op.name}{suffix}", fake, lib=_TORCH_LIBRARY)
+
+
+def _defaults(schema: OpSchema) -> dict[str, Any]:
+    return {p.name: p.default for p in schema.params if p.has_default}
+
+
+B = TypeVar("B", bound=_C.IrOpBase)
+
+
+def _with_call(base: type[B], schema: OpSchema) -> type[B]:
+    """Return a subclass whose Python `__call__` has the op's exact signature.
+
+    Dynamo and `inspect` read it and find the torch operator behind it, with keywords put in their
+    places; the interpreter uses the C slot, which `__init_subclass__` gives back.
+    """
+    names = ", ".join(schema.param_names())
+    params = ", ".join(
+        f"{p.name}=_defaults[{p.name!r}]" if p.has_default else p.name for p in schema.params
+    )
+    scope: dict[str, Any] = {"_defaults": _defaults(schema)}
+    exec(f"def __call__(self, {params}):\n    return self.torch_op({names})\n", scope)
+    return type(base.__name__, (base,), {"__call__": scope["__call__"], "__module__": __name__})
+
+
+def _op_named(name: str, module: str) -> IrOp:
+    """Find an op for pickle, importing the module that declares it when need be."""
+    if name not in IrOp.registry:
+        __import__(module)
+    if name not in IrOp.registry:
+        raise UnknownNameError(unknown_name("vllm_ir", "op", name, IrOp.registry))
+    return IrOp.registry[name]
+
+
+def _requires_grad(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _caller() -> str:
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def load_entries(path: str) -> list[str]:
+    """Load a shared library of C++ entries (`vllm_ir/entry.h`) and return their names.
+
+    Args:
+        path: The library. It stays loaded, and must be built for the torch minor that runs.
+
+    Raises:
+        IrValueError: It can't be loaded, holds no entries, or was built for another torch.
+        DuplicateError: An entry's name is taken by another library.
+    """
+    names = _C.load_entries(str(path))
+    _ENTRY_LIBRARIES.update(dict.fromkeys(names, str(path)))
+    return names

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provider `vllm_c`: this project's own C++ kernels.
+
+For each op a rule (what the kernel takes), a traceable body over `torch.ops.vllm_ir_C`, and the
+C++ entry that eager calls use. Body and entry run the same kernel.
+"""
+
+import torch
+from torch import Tensor
+
+from vllm_ir import ops, rules
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+_NORM = (
+    rules.device("x", "cpu")
+    & rules.dtype("x", *_FLOATS)
+    & rules.min_dims("x", 1)
+    & rules.last_dim_contiguous("x")
+    & rules.flattens_for_free("x")
+    & rules.same_device("weight", "x")
+    & rules.same_dtype("weight", "x", or_in=(torch.float32,))
+    & rules.matches_last_dim("weight", "x")
+    & rules.within_last_dim("variance_size", "x")
+)
+_ADD = (
+    rules.same_device("x_residual", "x")
+    & rules.same_dtype("x_residual", "x")
+    & rules.same_shape("x_residual", "x")
+    & rules.last_dim_contiguous("x_residual")
+    & rules.flattens_for_free("x_residual")
+    & rules.no_overlap("x", "x_residual")
+)
+
+
+@ops.rms_norm.register_impl(
+    "vllm_c", supports_args=_NORM, batch_invariant=True, entry="vllm_ir_C::rms_norm"
+)
+def rms_norm(
+    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> Tensor:
+    """Normalise with the fused kernel: each byte is read and written once."""
+    result: Tensor = torch.ops.vllm_ir_C.rms_norm(x, weight, epsilon, variance_size)
+    return result
+
+
+@ops.fused_add_rms_norm.register_impl(
+    "vllm_c",
+    supports_args=_NORM & _ADD,
+    inplace=True,
+    batch_invariant=True,
+    entry="vllm_ir_C::fused_add_rms_norm_",
+)
+def fused_add_rms_norm(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Overwrite x with the norm and x_residual with the sum."""
+    torch.ops.vllm_ir_C.fused_add_rms_norm_(x, x_residual, weight, epsilon, variance_size)
+    return x, x_residual

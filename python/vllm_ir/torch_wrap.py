@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a call that tracers can see goes through the torch operator.
+
+With wrap on (the default) a tracer, a mode or a subclass meets `torch.ops.vllm_ir.<op>`. With wrap
+off it meets what the selected implementation does. A plain eager call takes the fast path in both
+settings, and results are the same.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from vllm_ir import _C
+
+_default = True
+_scoped: ContextVar[bool | None] = ContextVar("vllm_ir_torch_wrap", default=None)
+
+
+def torch_wrap_enabled() -> bool:
+    """Return whether wrap is on, here and now."""
+    scoped = _scoped.get()
+    return _default if scoped is None else scoped
+
+
+def set_default_torch_wrap(flag: bool) -> None:
+    """Set wrap for the whole process; scopes override it.
+
+    Args:
+        flag: Whether calls that aren't plain eager go through the torch operator.
+    """
+    global _default
+    _default = bool(flag)
+    _ask_from_now_on(flag)
+
+
+@contextmanager
+def enable_torch_wrap(flag: bool = True) -> Iterator[None]:
+    """Set wrap inside a with block, in this thread or async task; exceptions restore it too.
+
+    Args:
+        flag: As for `set_default_torch_wrap`.
+
+    Example:
+        >>> with ir.enable_torch_wrap(False):
+        ...     graph = make_fx(model)(x)  # holds the operations of the selected implementations
+    """
+    _ask_from_now_on(flag)
+    token = _scoped.set(bool(flag))
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
+def _ask_from_now_on(flag: bool) -> None:
+    # The C++ call asks this module only once somebody has turned wrap off: a cheap flag, never
+    # taken back, since another thread may still be inside its scope.
+    if not flag:
+        _C.set_ask_unwrapped(True)
