@@ -6,10 +6,11 @@ its reason and announced by one warning; strict mode raises at the end (`raise_f
 """
 
 import importlib.metadata
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vllm_ir import envs, log
 from vllm_ir.errors import IrImportError, nearest
@@ -71,7 +72,7 @@ def load_group(group: str, use: Callable[[object], T]) -> list[Loaded[T]]:
     """
     wanted = envs.plugins()
     loaded = []
-    for point in sorted(_installed(group), key=lambda p: (p.name, p.value)):
+    for point in _installed(group):
         record = PluginRecord(group, point.name, point.value, _package(point))
         if _key(record) in _records:
             continue
@@ -80,7 +81,7 @@ def load_group(group: str, use: Callable[[object], T]) -> list[Loaded[T]]:
             continue
         _set(record)
         try:
-            value = use(point.load())
+            value = use(_object_of(point))
         except Exception as error:
             fail(record, f"{type(error).__name__}: {error}", error)
         else:
@@ -94,6 +95,15 @@ def fail(record: PluginRecord, reason: str, error: Exception | None = None) -> N
     log.warning_once(("plugin", *_key(record)), "%s", _failure(record))
     if error is not None:
         log.logger.debug("traceback of %s", record, exc_info=error)
+
+
+def fail_together(conflicting: Sequence[PluginRecord], rule: str) -> None:
+    """Record that plugins exclude each other, so that none of them counts, and announce it once."""
+    names = ", ".join(f"'{record.name}' of {record.package}" for record in conflicting)
+    for record in conflicting:
+        _set(replace(record, state="failed", reason=f"{rule}, got {names}"))
+    text = f"vllm_ir.plugins: {rule}, got {names}. Name the plugins to load in VLLM_IR_PLUGINS."
+    log.warning_once(("plugins", text), "%s", text)
 
 
 def mark_unavailable(record: PluginRecord, reason: str) -> None:
@@ -123,12 +133,35 @@ def unknown_names() -> list[str]:
     ]
 
 
+def _object_of(point: importlib.metadata.EntryPoint) -> object:
+    try:
+        return point.load()
+    except AttributeError as error:
+        # `import plugin` came first and has reached its own `import vllm_ir`, so what the entry
+        # point names isn't defined yet. A module as entry point has no such order.
+        spec = getattr(sys.modules.get(point.module), "__spec__", None)
+        if not getattr(spec, "_initializing", False):
+            raise
+        raise IrImportError(
+            f"{point.module} was imported first and isn't ready: import vllm_ir before it"
+        ) from error
+
+
 def _failure(record: PluginRecord) -> str:
-    others = ",".join(dict.fromkeys(r.name for r in records() if r.name != record.name))
+    others = ",".join(_working_names())
     return (
         f"vllm_ir.plugins: {record} failed, got {record.reason}. "
         f"Mend or uninstall it, or leave it out with VLLM_IR_PLUGINS={others or 'none'}."
     )
+
+
+def _working_names() -> list[str]:
+    """Return the names that VLLM_IR_PLUGINS may keep: wanted, and not known to fail."""
+    wanted = envs.plugins()
+    failed = {record.name for record in records() if record.state == "failed"}
+    names = [point.name for group in (PLATFORMS, PROVIDERS) for point in _installed(group)]
+    kept = [name for name in names if wanted is None or name in wanted]
+    return list(dict.fromkeys(name for name in kept if name not in failed))
 
 
 def _key(record: PluginRecord) -> tuple[str, str, str]:
@@ -145,11 +178,12 @@ def _package(point: importlib.metadata.EntryPoint) -> str:
     return f"{dist.name} {dist.version}" if dist is not None else "an unknown package"
 
 
-def _installed(group: str) -> importlib.metadata.EntryPoints:
-    return _all_installed().select(group=group)
+def _installed(group: str) -> list[importlib.metadata.EntryPoint]:
+    return sorted(_all_installed().select(group=group), key=lambda point: (point.name, point.value))
 
 
 @cache
-def _all_installed() -> importlib.metadata.EntryPoints:
-    # One walk over the installed packages (5 to 20 ms) for all groups.
+def _all_installed() -> Any:
+    # One walk over the installed packages for all groups: most of what plugins add to the import.
+    # Python 3.10 and 3.11 return another class than later ones, with the same `select`.
     return importlib.metadata.entry_points()

@@ -2,6 +2,7 @@
 import os
 
 import pytest
+
 from vllm_ir import envs
 from vllm_ir.errors import IrValueError
 

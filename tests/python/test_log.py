@@ -3,6 +3,7 @@ import logging
 import threading
 
 import pytest
+
 from vllm_ir import envs, log
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
+
 from vllm_ir.errors import IrValueError
 from vllm_ir.priority_text import PriorityTypeError, parse_priority
 
