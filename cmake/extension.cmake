@@ -19,6 +19,8 @@ endif()
 
 file(GLOB sources CONFIGURE_DEPENDS cpp/python/*.cpp)
 pybind11_add_module(_C NO_EXTRAS ${sources})  # NO_EXTRAS: link-time optimisation cost 7 to 14 s
+# First of all the pybind11 that torch brings, if it does: its headers are written for that one.
+target_include_directories(_C SYSTEM BEFORE PRIVATE ${vllm_ir_torch_root}/include)
 target_link_libraries(_C PRIVATE vllm_ir_torch ${CMAKE_DL_LIBS})
 set_target_properties(_C PROPERTIES
   BUILD_RPATH "${vllm_ir_torch_root}/lib" INSTALL_RPATH "$ORIGIN/../torch/lib")
