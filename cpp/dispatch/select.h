@@ -18,20 +18,22 @@
 
 namespace vllm_ir {
 
+// Whether an impl accepts the arguments; `clause` gets the one that rejects, when it is a rule's.
+template <class Args>
+inline bool accepts(const Impl& impl, Args& args, const Clause*& clause) {
+  if (impl.accepts == Accepts::kAlways) return true;
+  if (impl.accepts == Accepts::kCallable) return args.ask(impl);
+  clause = first_rejection(impl.rule, args);
+  return clause == nullptr;
+}
+
 // Visitor: rejected_by_rule(impl, clause), rejected_by_callable(impl).
 template <class Args, class Visitor>
 inline const Impl* walk(const Table& table, Args& args, Visitor&& visit) {
   for (const Impl* impl : table.order) {
-    if (impl->accepts == Accepts::kRule) {
-      const Clause* clause = first_rejection(impl->rule, args);
-      if (!clause) return impl;
-      visit.rejected_by_rule(*impl, *clause);
-    } else if (impl->accepts == Accepts::kCallable) {
-      if (args.ask(*impl)) return impl;
-      visit.rejected_by_callable(*impl);
-    } else {
-      return impl;
-    }
+    const Clause* clause = nullptr;
+    if (accepts(*impl, args, clause)) return impl;
+    clause ? visit.rejected_by_rule(*impl, *clause) : visit.rejected_by_callable(*impl);
   }
   throw Error(ErrorKind::kRuntime, "vllm_ir: internal error, please report: a table has no end");
 }

@@ -117,6 +117,13 @@ PyObject* peek_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   return guarded([&] { return peek_irop(*as_irop(self), args[0], mode_of(args[1])); });
 }
 
+PyObject* verdict_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2) return PyErr_Format(PyExc_TypeError, "_verdict takes 2 arguments");
+  const char* const provider = PyUnicode_AsUTF8(args[0]);
+  if (!provider) return nullptr;
+  return guarded([&] { return verdict_irop(*as_irop(self), provider, args[1]); });
+}
+
 PyObject* set_priority_method(PyObject* self, PyObject* providers) {
   return make_scope(*as_irop(self)->op, providers);
 }
@@ -130,6 +137,8 @@ PyMethodDef kMethods[] = {
      "(arguments, compiling) -> (selected, decisions); counts nothing."},
     {"_peek", as_method(&peek_method), METH_FASTCALL,
      "(arguments, compiling) -> the provider that would run."},
+    {"_verdict", as_method(&verdict_method), METH_FASTCALL,
+     "(provider, arguments) -> (accepted, reason), whatever the priority."},
     {"set_priority", &set_priority_method, METH_O,
      "set_priority(providers) -> context manager\n\n"
      "Put a priority list in force for this op inside a with block, in this thread or async\n"

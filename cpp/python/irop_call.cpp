@@ -269,17 +269,32 @@ const char* name_of(Status status) {
   return "";
 }
 
-Explanation explain_objects(const IrOpObject& self, PyObject* args, Mode mode) {
-  if (!PyTuple_Check(args) || PyTuple_GET_SIZE(args) != self.count) {
-    throw Error(ErrorKind::kType, self.op->qualified_name() + ": selection takes a tuple of " +
-                                      std::to_string(self.count) + " arguments.");
+// Arguments that are only looked at: unpacked from a tuple with every parameter.
+class LookedAt {
+ public:
+  LookedAt(const IrOpObject& self, PyObject* tuple) : eager_(make(self, tuple)) {
+    eager_.keep_reason(true);
   }
-  PyObject* const* const objects = &PyTuple_GET_ITEM(args, 0);
-  Arg unpacked[kMaxParams];
-  unpack_leniently(self, objects, unpacked);
-  EagerArgs eager(unpacked, objects, self.count);
-  eager.keep_reason(true);
-  return explain(*self.op, *effective_table(*self.op, g_switches.load(), mode), eager);
+  EagerArgs& args() { return eager_; }
+
+ private:
+  EagerArgs make(const IrOpObject& self, PyObject* tuple) {
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != self.count) {
+      throw Error(ErrorKind::kType, self.op->qualified_name() + ": selection takes a tuple of " +
+                                        std::to_string(self.count) + " arguments.");
+    }
+    PyObject* const* const objects = &PyTuple_GET_ITEM(tuple, 0);
+    unpack_leniently(self, objects, unpacked_.data());
+    return EagerArgs(unpacked_.data(), objects, self.count);
+  }
+
+  std::array<Arg, kMaxParams> unpacked_;
+  EagerArgs eager_;
+};
+
+Explanation explain_objects(const IrOpObject& self, PyObject* tuple, Mode mode) {
+  LookedAt looked_at(self, tuple);
+  return explain(*self.op, *effective_table(*self.op, g_switches.load(), mode), looked_at.args());
 }
 
 }  // namespace
@@ -296,6 +311,19 @@ PyObject* explain_irop(const IrOpObject& self, PyObject* args, Mode mode) {
 PyObject* peek_irop(const IrOpObject& self, PyObject* args, Mode mode) {
   const Explanation explanation = explain_objects(self, args, mode);
   return py::str(explanation.selected->provider).release().ptr();
+}
+
+PyObject* verdict_irop(const IrOpObject& self, const char* provider, PyObject* args) {
+  const Impl* const impl = self.op->find_impl(provider);
+  if (!impl) throw UnknownName(self.op->qualified_name(), "provider", provider, self.op->providers());
+  LookedAt looked_at(self, args);
+  const Clause* clause = nullptr;
+  const bool accepted = accepts(*impl, looked_at.args(), clause);
+  std::string reason;
+  if (!accepted) {
+    reason = clause ? why_not(*clause, looked_at.args()) : looked_at.args().refusal(*impl);
+  }
+  return py::make_tuple(accepted, reason).release().ptr();
 }
 
 }  // namespace vllm_ir

@@ -15,4 +15,7 @@ PyObject* explain_irop(const IrOpObject& self, PyObject* args, Mode mode);
 // Only the selected provider; counts nothing, logs nothing.
 PyObject* peek_irop(const IrOpObject& self, PyObject* args, Mode mode);
 
+// Whether one impl accepts the arguments, wherever it stands in the priority: (bool, reason).
+PyObject* verdict_irop(const IrOpObject& self, const char* provider, PyObject* args);
+
 }  // namespace vllm_ir

@@ -29,14 +29,22 @@ using Values = c10::ArrayRef<c10::IValue>;
 // The arguments of a boxed call, unpacked, with their tensors kept alive.
 class Unpacked {
  public:
-  explicit Unpacked(Values values) {
-    for (size_t i = 0; i < values.size(); ++i) args_[i] = unpack(values[i], tensors_[i]);
+  Unpacked(const Op& op, Values values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      args_[i] = unpack(values[i], tensors_[i]);
+      // What torch makes of None where a Tensor is needed.
+      if (args_[i].tag == Tag::kTensor && !tensors_[i].defined()) {
+        throw Error(ErrorKind::kType, op.qualified_name() + ": " + op.params()[i].name +
+                                          " must be a Tensor, got None.");
+      }
+    }
   }
   Arg* data() noexcept { return args_.data(); }
 
  private:
   static Arg unpack(const c10::IValue& value, at::Tensor& held) {
     Arg arg;
+    arg.integer = 0;
     if (value.isTensor()) {
       held = value.toTensor();
       arg.tag = Tag::kTensor;
@@ -62,8 +70,8 @@ class Unpacked {
 
 class BoxedArgs : public Unpacked, public TensorArgs {
  public:
-  explicit BoxedArgs(Values values)
-      : Unpacked(values),
+  BoxedArgs(const Op& op, Values values)
+      : Unpacked(op, values),
         TensorArgs(Unpacked::data(), static_cast<int>(values.size())),
         values_(values) {}
 
@@ -123,7 +131,7 @@ class SelectingKernel final : public c10::OperatorKernel {
  private:
   void select_and_run(Stack* stack) {
     std::vector<c10::IValue> values = pop_arguments(op_, stack);
-    BoxedArgs args(values);
+    BoxedArgs args(op_, values);
     const uint64_t switches = g_switches.load();
     const Table& table = *effective_table(op_, switches);
     if (needs_care(table, switches)) take_care(op_, table, switches, args);
@@ -221,14 +229,15 @@ const CallHooks& call_hooks() noexcept { return g_hooks; }
 void define_torch_op(Op& op, const std::string& schema, const std::string& donating_schema) {
   auto plain = parse(op, op.name() + schema);
   check_free(op, "");
-  auto library = std::make_unique<torch::Library>(torch::Library::FRAGMENT, "vllm_ir", std::nullopt,
-                                                  __FILE__, __LINE__);
+  auto library = std::make_unique<torch::Library>(torch::Library::FRAGMENT, "vllm_ir",
+                                                  std::nullopt, __FILE__, __LINE__);
+  // The default first: torch.ops.vllm_ir.<op>(...) takes the first overload that fits.
+  define_overload(*library, op, std::move(plain), /*donating=*/false);
   if (!donating_schema.empty()) {
     auto donating = parse(op, op.name() + ".maybe_inplace" + donating_schema);
     check_free(op, "maybe_inplace");
     define_overload(*library, op, std::move(donating), /*donating=*/true);
   }
-  define_overload(*library, op, std::move(plain), /*donating=*/false);
   // Kept for the life of the process: operators, like ops, are never taken back.
   static_cast<void>(library.release());
 }

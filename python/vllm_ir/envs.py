@@ -80,7 +80,7 @@ def unknown() -> dict[str, str]:
     """Return the hint for each variable that starts with VLLM_IR_ and means nothing, by name."""
     known = [row.name for row in TABLE]
     strangers = sorted(n for n in os.environ if n.startswith(_PREFIX) and n not in known)
-    return {name: f"vllm_ir: {name} means nothing.{nearest(name, known)}" for name in strangers}
+    return {name: f"vllm_ir: {name} has no meaning.{_hint(name, known)}" for name in strangers}
 
 
 def logging_level() -> str:
@@ -143,6 +143,12 @@ def check() -> None:
             problems.append(str(error))
     if problems:
         raise IrValueError("\n".join(problems))
+
+
+def _hint(name: str, known: list[str]) -> str:
+    # Compare what follows the common prefix, else any name is near to any other.
+    tails = [other.removeprefix(_PREFIX) for other in known]
+    return nearest(name.removeprefix(_PREFIX), tails).replace("'", f"'{_PREFIX}", 1)
 
 
 def _switch(name: str) -> bool:

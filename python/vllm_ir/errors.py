@@ -26,7 +26,7 @@ class IrRuntimeError(IrError, RuntimeError):
 
 
 class IrImportError(IrError, ImportError):
-    """The compiled part can't be used beside the installed torch, or a plugin failed in strict mode."""
+    """The compiled part can't be used here, or a plugin failed in strict mode."""
 
 
 class UnknownNameError(IrError, ValueError, KeyError):

@@ -86,7 +86,9 @@ class OpReport:
         }
 
     def __str__(self) -> str:
-        ran = sorted((i for i in self.impls if i.selected), key=lambda i: -i.selected)
+        ran = [i for i in self.impls if i.selected]
+        # Native last: the reasons behind it are why the others did not run.
+        ran.sort(key=lambda i: (i.provider == "native", -i.selected))
         parts = [f"{i.provider} {i.selected}" for i in ran]
         reasons = self._reasons()
         if reasons:

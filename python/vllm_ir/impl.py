@@ -5,12 +5,13 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from vllm_ir import _C
 from vllm_ir.errors import IrTypeError, IrValueError
+from vllm_ir.facts import set_once
 from vllm_ir.rules import Rule
 from vllm_ir.schema import OpSchema, schema_of
 
@@ -38,6 +39,12 @@ class IrOpImpl:
         entry: Name of the C++ function that eager calls use, "" for none.
         source: Where it was registered, "file:line".
     """
+
+    FACTS: ClassVar[tuple[str, ...]] = (
+        *("op", "provider", "impl_fn", "supported", "unsupported_reason", "supports_all_args"),
+        *("rule", "inplace", "batch_invariant", "entry", "source"),
+    )
+    __setattr__ = set_once
 
     def __init__(
         self,
@@ -72,19 +79,13 @@ class IrOpImpl:
     def supports_args(self, *args: Any, **kwargs: Any) -> bool:
         """Return whether the implementation accepts these arguments of the op.
 
-        Looks at them only: real, fake and meta tensors will do.
+        Looks at them only: real, fake and meta tensors will do. A callable that raises or returns
+        no bool has not accepted.
 
         Raises:
-            TypeError: An argument is missing, unknown or given twice.
+            IrTypeError: An argument is missing, unknown or given twice.
         """
-        if self.supports_all_args:
-            return True
-        full = self.op.bind(*args, **kwargs)
-        if self._callable is not None:
-            return bool(self._callable(*full))
-        with self.op.set_priority([self.provider]):
-            decisions = self.op.explain(*full).decisions
-        return decisions[0].provider == self.provider and decisions[0].status == "selected"
+        return self.op._verdict(self.provider, self.op.bind(*args, **kwargs))[0]
 
     def uuid(self) -> str | None:
         """Return an identity for compile caches, None when it can't be known.

@@ -36,9 +36,10 @@ class _FallbackHandler(logging.Handler):
 
 
 def configure() -> None:
-    """Set the level and add the fallback handler. Calling it again changes nothing more.
+    """Set the level, add the fallback handler, point out variables that have no meaning.
 
     A level in the environment goes first, then one that the application has set, then INFO.
+    Calling it again changes nothing more.
 
     Raises:
         IrValueError: The environment names a level that doesn't exist.
@@ -52,6 +53,8 @@ def configure() -> None:
         handler = _FallbackHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
+    for name, text in envs.unknown().items():
+        warning_once(("environment", name), "%s", text)
 
 
 def warning_once(key: Hashable, message: str, *args: object) -> bool:

@@ -22,6 +22,7 @@ from vllm_ir.errors import (
     unknown_name,
 )
 from vllm_ir.explain import Decision, Explanation, ImplCounts, OpReport
+from vllm_ir.facts import set_once
 from vllm_ir.impl import (
     IrOpImpl,
     SupportsArgs,
@@ -36,8 +37,14 @@ from vllm_ir.torch_wrap import torch_wrap_enabled
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_TORCH_LIBRARY = torch.library.Library("vllm_ir", "FRAGMENT")
 _ENTRY_LIBRARIES: dict[str, str] = {}  # entry name -> file; built-in entries are not in it
+
+
+class _Registry(dict[str, "IrOp"]):
+    """The declared ops by name; an unknown name is an error that lists them."""
+
+    def __missing__(self, name: str) -> "IrOp":
+        raise UnknownNameError(unknown_name("vllm_ir", "op", name, self))
 
 
 class IrOp(_C.IrOpBase):
@@ -54,7 +61,11 @@ class IrOp(_C.IrOpBase):
         source: Where the op was declared, "file:line".
     """
 
-    registry: ClassVar[dict[str, "IrOp"]] = {}
+    registry: ClassVar[dict[str, "IrOp"]] = _Registry()
+    FACTS: ClassVar[tuple[str, ...]] = (
+        *("name", "activations", "allow_inplace", "signature", "source"),
+    )
+    __setattr__ = set_once
 
     def __init__(
         self,
@@ -342,7 +353,7 @@ class IrOp(_C.IrOpBase):
         return bound.args
 
     def apply_arg_defaults(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return positional arguments completed with the defaults; TypeError when one is missing."""
+        """Return positional arguments with defaults filled; IrTypeError when one is missing."""
         return self.bind(*args)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> IrOpImpl:
@@ -407,6 +418,9 @@ class IrOp(_C.IrOpBase):
 
 class MaybeInplace(_C.IrOpBase):
     """`op.maybe_inplace`: the donating overload; shares the op's priority and implementations."""
+
+    FACTS: ClassVar[tuple[str, ...]] = ("op",)
+    __setattr__ = set_once
 
     def __init__(self, op: IrOp, packet: Any, defaults: dict[str, Any]) -> None:
         super().__init__(op.name, defaults, packet.maybe_inplace, self._call_off_fast_path, True)
@@ -501,6 +515,11 @@ def _declare(
         raise IrTypeError(f"vllm_ir: an op name must be a string, got {type(op_name).__name__}.")
     where = f"vllm_ir.{op_name}"
     check_flag("allow_inplace", allow_inplace, where)
+    if _hidden_in_torch_ops(op_name):
+        raise IrValueError(
+            f"vllm_ir: op name '{op_name}' is invalid. torch.ops.vllm_ir.{op_name} means something "
+            "else; choose another name."
+        )
     schema = schema_of(native, where)
     donated = _activations(schema, activations, where)
     _C.define_op(
@@ -533,6 +552,14 @@ def _declare(
     return op
 
 
+def _hidden_in_torch_ops(name: str) -> bool:
+    """Whether an attribute of the namespace itself would be found in place of the operator."""
+    namespace = torch.ops.vllm_ir
+    own = vars(namespace).get(name)
+    shown = own is None or isinstance(own, torch._ops.OpOverloadPacket)
+    return hasattr(type(namespace), name) or not shown
+
+
 def _activations(
     schema: OpSchema, activations: Sequence[str] | None, where: str
 ) -> tuple[str, ...]:
@@ -553,7 +580,7 @@ def _register_fakes(op: IrOp) -> None:
 
     overloads = ["", ".maybe_inplace"] if op.allow_inplace else [""]
     for suffix in overloads:
-        torch.library.register_fake(f"vllm_ir::{op.name}{suffix}", fake, lib=_TORCH_LIBRARY)
+        torch.library.register_fake(f"vllm_ir::{op.name}{suffix}", fake)
 
 
 def _defaults(schema: OpSchema) -> dict[str, Any]:
@@ -571,10 +598,11 @@ def _with_call(base: type[B], schema: OpSchema) -> type[B]:
     """
     names = ", ".join(schema.param_names())
     params = ", ".join(
-        f"{p.name}=_defaults[{p.name!r}]" if p.has_default else p.name for p in schema.params
+        f"{p.name}=_default_of[{p.name!r}]" if p.has_default else p.name for p in schema.params
     )
-    scope: dict[str, Any] = {"_defaults": _defaults(schema)}
-    exec(f"def __call__(self, {params}):\n    return self.torch_op({names})\n", scope)
+    scope: dict[str, Any] = {"_default_of": _defaults(schema)}
+    # Not `self`: natives may have a parameter of that name.
+    exec(f"def __call__(_op, {params}):\n    return _op.torch_op({names})\n", scope)
     return type(base.__name__, (base,), {"__call__": scope["__call__"], "__module__": __name__})
 
 
@@ -582,8 +610,6 @@ def _op_named(name: str, module: str) -> IrOp:
     """Find an op for pickle, importing the module that declares it when need be."""
     if name not in IrOp.registry:
         __import__(module)
-    if name not in IrOp.registry:
-        raise UnknownNameError(unknown_name("vllm_ir", "op", name, IrOp.registry))
     return IrOp.registry[name]
 
 

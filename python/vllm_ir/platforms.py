@@ -95,7 +95,7 @@ class XpuPlatform(_BuiltIn):
 
     def is_available(self) -> bool:
         """Count the devices of a torch that was built for them."""
-        return torch.version.xpu is not None and torch.xpu.device_count() > 0
+        return getattr(torch.version, "xpu", None) is not None and torch.xpu.device_count() > 0
 
 
 class CpuPlatform(_BuiltIn):
@@ -164,12 +164,15 @@ def apply_platform_defaults() -> None:
     defaults = {
         compiling: default_priority(platform, compiling=compiling) for compiling in (False, True)
     }
-    missing = {k: t for config in defaults.values() for k, t in config.unknown_names().items()}
+    missing = {
+        key: f"{text} The platform '{platform.name}' names it in its default priority."
+        for config in defaults.values()
+        for key, text in config.unknown_names().items()
+    }
+    if missing and _C.is_strict():
+        raise UnknownNameError("\n".join(missing.values()))
     for key, text in missing.items():
-        message = f"{text} The platform '{platform.name}' names it in its default priority."
-        if _C.is_strict():
-            raise UnknownNameError(message)
-        log.warning_once(("platform default", platform.name, *key), "%s It is skipped.", message)
+        log.warning_once(("platform default", platform.name, *key), "%s It is skipped.", text)
     for compiling, config in defaults.items():
         for name, op in IrOp.registry.items():
             op.set_platform_default(list(config.get(name, ())), compiling=compiling)

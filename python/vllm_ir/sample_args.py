@@ -16,6 +16,8 @@ _DTYPES = {
 }
 _TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
 _EPSILON = 1e-6
+# Out of memory, a device that isn't there, a torch without CUDA, a size above 2**63.
+_TORCH_REFUSES = (RuntimeError, AssertionError, TypeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _generated(op: IrOp, sample: Sample) -> dict[str, object]:
         args = op.generate_inputs(num_tokens=num_tokens, hidden_size=hidden_size, **options)
     except TypeError:
         return {}  # it takes other keywords: sizes of another kind
-    except (RuntimeError, AssertionError) as error:
+    except _TORCH_REFUSES as error:
         raise _refused(sample, sample.shape, sample.dtype, error) from error
     return dict(zip(op.signature.parameters, args, strict=False))
 
@@ -129,7 +131,7 @@ def _given(op: IrOp, name: str, sample: Sample) -> object:
 def _tensor(sample: Sample, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     try:
         return torch.ones(shape, device=sample.device).to(_dtype(dtype))
-    except (RuntimeError, AssertionError) as error:
+    except _TORCH_REFUSES as error:
         raise _refused(sample, shape, dtype, error) from error
 
 

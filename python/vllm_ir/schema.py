@@ -148,7 +148,7 @@ def _resolve(annotation: Any, scope: dict[str, Any], where: str, name: str) -> A
 def _normalised(annotation: Any) -> Any:
     """Write a PEP 604 union as typing's, which every supported torch understands."""
     if isinstance(annotation, types.UnionType):
-        return typing.Union[tuple(_normalised(a) for a in typing.get_args(annotation))]
+        return typing.Union[tuple(_normalised(a) for a in typing.get_args(annotation))]  # noqa: UP007
     return annotation
 
 
@@ -171,7 +171,7 @@ def _param(p: inspect.Parameter) -> Param:
     if typing.get_origin(kind) is typing.Union:
         some = [a for a in typing.get_args(kind) if a is not type(None)]
         optional = len(some) < len(typing.get_args(kind))
-        kind = some[0] if len(some) == 1 else typing.Union[tuple(some)]
+        kind = some[0] if len(some) == 1 else typing.Union[tuple(some)]  # noqa: UP007
     has_default = p.default is not inspect.Parameter.empty
     return Param(
         p.name, _kind_name(kind), optional, has_default, p.default if has_default else None

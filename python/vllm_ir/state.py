@@ -42,4 +42,5 @@ def report(reset: bool = False) -> Report:
 
 def get_include() -> str:
     """Return the folder to add to the include path of a C++ provider (`vllm_ir/entry.h`)."""
-    return str(Path(__file__).parent / "include")
+    # Beside the compiled module: an editable install has its Python files elsewhere.
+    return str(Path(_C.__file__).parent / "include")
