@@ -178,8 +178,14 @@ def check_supports_args(op_schema: OpSchema, supports_args: object, where: str) 
             f"{where}: supports_args must be a callable or a rule, "
             f"got {type(supports_args).__name__}."
         )
+    try:
+        given = list(inspect.signature(supports_args).parameters.values())
+    except (TypeError, ValueError) as e:
+        raise IrValueError(
+            f"{where}: supports_args must have a signature that can be read, "
+            f"got {supports_args!r}. Wrap it in a function with native's parameters."
+        ) from e
     native = list(op_schema.signature.parameters.values())
-    given = list(inspect.signature(supports_args).parameters.values())
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in given):
         return
     if any(p.kind is inspect.Parameter.KEYWORD_ONLY for p in given):
