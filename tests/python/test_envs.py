@@ -102,8 +102,11 @@ def test_check_names_every_bad_variable_at_once(monkeypatch):
 def test_a_misspelt_variable_is_pointed_out(monkeypatch):
     monkeypatch.setenv("VLLM_IR_STRIKT", "1")
     assert envs.unknown() == {
-        "VLLM_IR_STRIKT": "vllm_ir: VLLM_IR_STRIKT means nothing. Did you mean 'VLLM_IR_STRICT'?"
+        "VLLM_IR_STRIKT": "vllm_ir: VLLM_IR_STRIKT has no meaning. Did you mean 'VLLM_IR_STRICT'?"
     }
+    monkeypatch.delenv("VLLM_IR_STRIKT")
+    monkeypatch.setenv("VLLM_IR_ZZZ", "1")
+    assert envs.unknown() == {"VLLM_IR_ZZZ": "vllm_ir: VLLM_IR_ZZZ has no meaning."}
 
 
 def test_the_table_is_complete():

@@ -76,6 +76,15 @@ def test_the_level_comes_from_the_environment_then_the_application_then_info(
     assert bare_logger.level == logging.DEBUG
 
 
+def test_a_misspelt_variable_gives_one_notice(bare_logger, monkeypatch, caplog):
+    monkeypatch.setenv("VLLM_IR_STRIKT", "1")
+    log.configure()
+    log.configure()
+    assert caplog.messages == [
+        "vllm_ir: VLLM_IR_STRIKT has no meaning. Did you mean 'VLLM_IR_STRICT'?"
+    ]
+
+
 def test_records_reach_the_application_s_handlers(caplog):
     log.logger.warning("seen")
     assert caplog.messages == ["seen"]

@@ -99,7 +99,7 @@ def test_the_command_line_knows_an_out_of_tree_op(environment):
         env=environment,
     )
     assert done.returncode == 0, done.stderr
-    assert "example: selected" in done.stdout
+    assert "vllm_ir.example_scale: example runs" in done.stdout
 
 
 def test_plugins_can_be_left_out_by_name(environment):
