@@ -35,7 +35,7 @@ GOALS_ONLY = {"rows": (1, 16, 256, 4096), "widths": (4096,), "dtypes": ("bfloat1
 
 def rounds_for(problem: Problem) -> int:
     """Return the slices per row: many for a steady minimum, few for large matrices."""
-    return max(15, min(200, 100_000_000 // problem.bytes_moved))
+    return max(40, min(200, 100_000_000 // problem.bytes_moved))
 
 
 def grid(options: argparse.Namespace) -> list[Problem]:
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with (
         torch.inference_mode(),
-        ir.IrOpPriorityConfig.from_dict(dict.fromkeys(OPS, "vllm_c")).scoped(),
+        ir.IrOpPriorityConfig.from_dict(dict.fromkeys(OPS, "vllm_c,native")).scoped(),
     ):
         for threads in options.threads:
             torch.set_num_threads(threads)

@@ -106,7 +106,10 @@ def rms_norm_cases(problem: Problem, with_compiled: bool) -> list[Case]:
 
 
 def fused_add_cases(problem: Problem, with_compiled: bool) -> list[Case]:
-    """fused_add_rms_norm allocates both results, or overwrites both inputs ("out")."""
+    """fused_add_rms_norm allocates both results, or writes into memory that is there ("out").
+
+    vllm_c overwrites its inputs; the compiled code gets two destinations.
+    """
     names = inputs(problem)
     native = native_of("fused_add_rms_norm")
     expected = native(names["x"], names["residual"], names["w"], EPSILON)
@@ -129,7 +132,12 @@ def fused_add_cases(problem: Problem, with_compiled: bool) -> list[Case]:
     if with_compiled:
         cases += [
             case("compiled", "f(x, residual, w, eps)", f=compiled(native)),
-            case("compiled out", "f(x, residual, w, eps)", f=compiled(fused_native_out)),
+            case(
+                "compiled out",
+                "f(x, residual, w, eps, out, sum_out)",
+                f=compiled(fused_native_out),
+                sum_out=torch.zeros_like(names["x"]),
+            ),
         ]
     return cases
 
@@ -141,11 +149,11 @@ def native_out(x: Tensor, weight: Tensor, epsilon: float, out: Tensor) -> Tensor
 
 
 def fused_native_out(
-    x: Tensor, residual: Tensor, weight: Tensor, epsilon: float
+    x: Tensor, residual: Tensor, weight: Tensor, epsilon: float, out: Tensor, sum_out: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Native fused_add_rms_norm over its inputs."""
+    """Native fused_add_rms_norm into `out` and `sum_out`."""
     normed, total = native_of("fused_add_rms_norm")(x, residual, weight, epsilon)
-    return x.copy_(normed), residual.copy_(total)
+    return out.copy_(normed), sum_out.copy_(total)
 
 
 @cache

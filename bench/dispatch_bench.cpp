@@ -39,15 +39,25 @@ Tensor noop(const Tensor&, const Tensor*, double, OptionalInt) {
   return result;
 }
 
-// The body of the end-to-end rows: allocates as an idiomatic torch kernel does.
-Tensor rms(const Tensor& x, const Tensor* weight, double epsilon, OptionalInt) {
-  Tensor out = at::empty_like(x);
+Tensor& norm_into(Tensor& out, const Tensor& x, const Tensor* weight, double epsilon) {
   const int64_t width = x.size(-1);
   const float* from = x.const_data_ptr<float>();
   float* to = out.mutable_data_ptr<float>();
   for (int64_t at = 0; at < x.numel(); at += width)
     norm_row(from + at, data_or_null(weight), to + at, width, static_cast<float>(epsilon));
   return out;
+}
+
+// The body of the end-to-end rows: allocates as an idiomatic torch kernel does.
+Tensor rms(const Tensor& x, const Tensor* weight, double epsilon, OptionalInt) {
+  Tensor out = at::empty_like(x);
+  return norm_into(out, x, weight, epsilon);
+}
+
+// The same, allocating below torch's dispatcher.
+Tensor rms_lean(const Tensor& x, const Tensor* weight, double epsilon, OptionalInt) {
+  Tensor out = at::detail::empty_cpu(x.sizes(), x.scalar_type());
+  return norm_into(out, x, weight, epsilon);
 }
 
 // Writes the norm into x and the sum into the residual, and returns both.
@@ -122,6 +132,7 @@ PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssiz
 PyMethodDef methods[] = {
     {"noop", as_method(fastcall<noop>), METH_FASTCALL, "no work"},
     {"rms", as_method(fastcall<rms>), METH_FASTCALL, "float32 rms_norm over at::empty_like"},
+    {"rms_lean", as_method(fastcall<rms_lean>), METH_FASTCALL, "the same over empty_cpu"},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -139,6 +150,7 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT,
 
 VLLM_IR_ENTRY_TABLE(vllm_ir::entry<&noop>("vllm_ir_bench::noop"),
                     vllm_ir::entry<&rms>("vllm_ir_bench::rms"),
+                    vllm_ir::entry<&rms_lean>("vllm_ir_bench::rms_lean"),
                     vllm_ir::entry<&fused_add_>("vllm_ir_bench::fused_add_"))
 
 PyMODINIT_FUNC PyInit_dispatch_bench() { return PyModule_Create(&module); }

@@ -74,7 +74,7 @@ def make_op(name: str, body: str | Callable[..., Any], rejecting: int = 0, **how
         rejecting: number of impls in front of it.
         how: how they reject: `supports_args=..., memoise=...`.
     """
-    op = ir.register_op(norm, name=name)
+    op: ir.IrOp = ir.register_op(name=name)(norm)
     providers = [f"no_{index}" for index in range(rejecting)] + [CHOSEN]
     for provider in providers[:-1]:
         op.register_impl(provider, **how)(trivial)
@@ -88,7 +88,7 @@ def make_op(name: str, body: str | Callable[..., Any], rejecting: int = 0, **how
 
 def make_fused_op(name: str) -> ir.IrOp:
     """Register an op over the in-place kernel."""
-    op = ir.register_op(fused_norm, name=name, allow_inplace=True)
+    op: ir.IrOp = ir.register_op(name=name, allow_inplace=True)(fused_norm)
     op.register_impl(CHOSEN, entry=ENTRIES + "fused_add_", inplace=True)(fused_norm)
     op.set_default([CHOSEN])
     return op

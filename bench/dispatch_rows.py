@@ -77,6 +77,7 @@ def route_cases(native: ModuleType) -> list[Case]:
         plain_case("Python function", trivial),
         plain_case("METH_FASTCALL, no-op", native.noop),
         plain_case("METH_FASTCALL, rms [1,16]", native.rms, check=check_norm),
+        plain_case("METH_FASTCALL, rms [1,16], lean", native.rms_lean, check=check_norm),
         plain_case("torch.ops, no-op", ops.noop),
         plain_case("torch.ops .default, no-op", ops.noop.default),
         plain_case("torch.ops, rms [1,16]", ops.rms, check=check_norm),
@@ -135,6 +136,7 @@ def useful_cases() -> list[Case]:
         op_case(
             "op call, rms [1,16], third, 2 rules reject", make_op("bench_rms3", "rms", 2, **rule)
         ),
+        op_case("op call, rms [1,16], lean", make_op("bench_lean", "rms_lean")),
         plain_case("ir.ops.rms_norm as shipped [1,16]", op, check=check_norm),
         plain_case("torch.ops.vllm_ir_C.rms_norm [1,16]", torch.ops.vllm_ir_C.rms_norm),
         plain_case("torch.ops.vllm_ir.rms_norm [1,16]", op.torch_op, check=check_norm),

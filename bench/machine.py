@@ -17,7 +17,7 @@ def describe_machine() -> dict[str, str]:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
-        "torch": f"{torch.__version__}, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
         "commit": commit(),
     }
 

@@ -110,8 +110,10 @@ def verify(case: Case) -> None:
 def repeat(case: Case, count: int) -> None:
     """Run the statement `count` times without a clock, for instruction counters."""
     loop = compile_loop(case)
+    gc.disable()
     with case.around():
         loop(itertools.repeat(None, count), time.perf_counter_ns)
+    gc.enable()
 
 
 def compile_loop(case: Case) -> Loop:

@@ -124,7 +124,8 @@ class Attention(nn.Module):
         return projected
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        batch, positions, _ = x.shape
+        return x.view(batch, positions, -1, self.head_dim).transpose(1, 2)
 
 
 def causal_mask(queries: int, keys: int) -> Tensor | None:

@@ -156,4 +156,5 @@ def in_model_order(gguf_name: str, values: Tensor, config: LlamaConfig) -> Tenso
         heads = config.kv_heads
     else:
         return values
-    return values.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+    pairs = values.view(heads, -1, 2, values.shape[1])
+    return pairs.transpose(1, 2).reshape(values.shape)
