@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example package, really installed: found in a fresh process and in a spawned worker."""
 
+import json
 import os
 import shutil
 import textwrap
@@ -58,7 +59,7 @@ def site(tmp_path_factory):
     return folder / "packages"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def environment(site):
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {"PYTHONPATH": path}
@@ -92,14 +93,53 @@ def test_d26_a_platform_plugin_decides_here_and_in_a_spawned_worker(tmp_path, en
     ]
 
 
-def test_the_command_line_knows_an_out_of_tree_op(environment):
-    done = run_python(
-        *("-m", "vllm_ir", "explain", "example_scale"),
-        "--ir-op-priority.example_scale=example",
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "vllm_ir.example_scale: example runs" in done.stdout
+@pytest.fixture(scope="module")
+def seen(environment):
+    """What one process with the plugins sees; it imports a plugin before vllm_ir."""
+    script = """
+        import vllm_ir_example.provider
+        import contextlib, io, json
+        import torch
+        import vllm_ir as ir
+        from vllm_ir.__main__ import main
+        from vllm_ir.testing import assert_matches_native
+
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            args = ir.ops.rms_norm.generate_inputs(num_tokens=3, hidden_size=40, dtype=dtype)
+            assert_matches_native(ir.ops.rms_norm, "example", *args)
+            assert_matches_native(ir.ops.example_scale, "example", args[0], 0.3)
+
+        def printed(*words):
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                assert main(words) == 0
+            return out.getvalue()
+
+        option = "--ir-op-priority.example_scale"
+        print(json.dumps({
+            "states": {record.name: record.state for record in ir.load_plugins()},
+            "impls": list(ir.ops.rms_norm.impls),
+            "explain": printed("explain", "example_scale", option + "=example"),
+            "env": printed("env"),
+        }))
+    """
+    return json.loads(output_of(script, environment))
+
+
+def test_a_module_as_entry_point_may_be_imported_first(seen):
+    assert seen["states"] == {
+        "example_platform": "unavailable",
+        "example_op": "loaded",
+        "example_provider": "loaded",
+    }
+    assert "example" in seen["impls"]
+
+
+def test_the_command_line_knows_an_out_of_tree_op(seen):
+    assert "vllm_ir.example_scale: example runs" in seen["explain"]
+
+
+def test_env_names_the_package_of_each_plugin(seen):
+    assert "plugin 'example_provider' of vllm-ir-example 1.0" in seen["env"]
 
 
 def test_plugins_can_be_left_out_by_name(environment):
@@ -115,19 +155,6 @@ def test_plugins_can_be_left_out_by_name(environment):
     ]
 
 
-def test_a_module_as_entry_point_may_be_imported_first(environment):
-    script = """
-        import vllm_ir_example.provider
-        import vllm_ir as ir
-        print(*[f"{r.name}={r.state}" for r in ir.load_plugins()])
-        print("example" in ir.ops.rms_norm.impls)
-    """
-    assert output_of(script, environment).splitlines() == [
-        "example_platform=unavailable example_op=loaded example_provider=loaded",
-        "True",
-    ]
-
-
 def test_a_function_as_entry_point_says_when_its_module_was_imported_first(environment):
     done = run_python("-c", "import vllm_ir_example.scale", env=environment)
     assert done.returncode == 0
@@ -138,9 +165,3 @@ def test_a_function_as_entry_point_says_when_its_module_was_imported_first(envir
         "or uninstall it, or leave it out with "
         "VLLM_IR_PLUGINS=example_platform,example_provider.\n"
     )
-
-
-def test_env_names_the_package_of_each_plugin(environment):
-    done = run_python("-m", "vllm_ir", "env", env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "plugin 'example_provider' of vllm-ir-example 1.0" in done.stdout
