@@ -26,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     `from_args`.
 
     Example:
+        >>> import argparse
+        >>> from vllm_ir.cli import add_arguments, from_args
         >>> parser = argparse.ArgumentParser()
         >>> add_arguments(parser)
         >>> from_args(parser.parse_args(["--ir-op-priority.rms_norm=native"]))

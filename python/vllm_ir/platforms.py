@@ -25,11 +25,12 @@ class Platform(ABC):
     """A kind of machine and what runs best on it.
 
     Example:
-        >>> class MyPlatform(Platform):
+        >>> import vllm_ir as ir
+        >>> class MyPlatform(ir.Platform):
         ...     name = "my_platform"
         ...
         ...     def get_default_ir_op_priority(self, compiling=False):
-        ...         return IrOpPriorityConfig(rms_norm=["native"])
+        ...         return ir.IrOpPriorityConfig(rms_norm=["my_provider", "native"])
     """
 
     name: str = ""
@@ -246,8 +247,5 @@ def _built_in() -> Platform:
 
 
 def _in_tree_ops() -> list[str]:
-    return [
-        name
-        for name, op in IrOp.registry.items()
-        if op.impls["native"].impl_fn.__module__.startswith("vllm_ir.ops")
-    ]
+    package = "vllm_ir.ops."
+    return [n for n, op in IrOp.registry.items() if f"{op.__module__}.".startswith(package)]

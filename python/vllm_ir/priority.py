@@ -39,6 +39,7 @@ class IrOpPriorityConfig(Mapping[str, tuple[str, ...]]):
         IrValueError: Some lists are malformed; one error names them all.
 
     Example:
+        >>> from vllm_ir import IrOpPriorityConfig
         >>> config = IrOpPriorityConfig(rms_norm="vllm_c,native")
         >>> config["rms_norm"]
         ('vllm_c', 'native')
@@ -317,6 +318,9 @@ def _raise_all(problems: Sequence[IrError]) -> None:
 
 
 def _class_for(problems: Sequence[IrError]) -> type[IrError]:
+    kinds = {type(problem) for problem in problems}
+    if len(kinds) == 1:
+        return kinds.pop()
     for kind in (UnknownNameError, PriorityTypeError):
         if any(isinstance(problem, kind) for problem in problems):
             return kind

@@ -8,6 +8,7 @@ def render(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table with left-aligned columns, the header first.
 
     Example:
+        >>> from vllm_ir.text_table import render
         >>> render(("provider", "supported"), [("native", "yes")])
         ['provider  supported', 'native    yes']
     """

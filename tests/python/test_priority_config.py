@@ -313,6 +313,13 @@ def test_strict_mode_refuses_an_unsupported_provider_before_it_sets_anything(new
     assert first.get_priority() == before
 
 
+def test_problems_of_one_kind_keep_their_class(new_op, strict):
+    config = IrOpPriorityConfig(**{new_op().name: "off", new_op().name: "off"})
+    with pytest.raises(IrRuntimeError) as error:
+        config.validate()
+    assert str(error.value).startswith("vllm_ir: 2 problems in the priorities.\n  vllm_ir.config")
+
+
 def test_the_core_says_the_same_of_an_unsupported_provider(new_op, strict):
     op = new_op()
     with pytest.raises(IrError) as ours:
