@@ -22,8 +22,8 @@ constexpr char kRmsNorm[] = "rms_norm";
 constexpr char kFusedAddRmsNorm[] = "fused_add_rms_norm";
 constexpr char kLibrary[] = "vllm_ir_C";
 
-// Elements that a thread should have at least: waking another one costs about as much as this many
-// take.
+// Elements that a thread gets at least: torch's own number for cheap loops. On two cores of a Zen 4
+// it is where the second thread begins to pay (8 rows of 4096 bfloat16: 5.5 us on one, 5.1 on two).
 constexpr int64_t kGrainElements = 32768;
 
 bool is_kernel_dtype(at::ScalarType type) {
@@ -119,7 +119,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilo
   const Rows rows = check_rows(kRmsNorm, "x", x);
   const Weight w(weight);
   at::Tensor out = empty_output(x);
-  const Rows out_rows = check_rows(kRmsNorm, "the output", out);
+  const Rows out_rows = x.is_contiguous() ? rows : check_rows(kRmsNorm, "the output", out);
   kernels::RmsNormArgs args{};
   args.out = out.mutable_data_ptr();
   args.x = x.const_data_ptr();

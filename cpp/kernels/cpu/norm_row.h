@@ -33,10 +33,10 @@ inline Chunk load_chunk(const T* from) {
 // the chunk out of registers.
 template <typename T>
 struct Tail {
-  T elements[kChunk] = {};
-  Tail() = default;
-  Tail(const T* from, int64_t n) { __builtin_memcpy(elements, from, n * sizeof(T)); }
-  void store(T* to, int64_t n) const { __builtin_memcpy(to, elements, n * sizeof(T)); }
+  T elements[kChunk];
+  Tail() {}
+  Tail(const T* from, int64_t n) { load_part<sizeof elements>(elements, from, n * sizeof(T)); }
+  void store(T* to, int64_t n) const { store_part<sizeof elements>(to, elements, n * sizeof(T)); }
 };
 
 inline void add_squares(Chunk& sums, const Chunk& c) {
@@ -81,10 +81,11 @@ inline float float_epsilon(double epsilon) {
   return epsilon == epsilon ? static_cast<float>(epsilon) : __builtin_nanf("");
 }
 
+// Into the second-level cache. Four rows and the weights would not fit into the first.
 template <typename T>
 inline void prefetch_chunk(const T* from) {
   for (int line = 0; line < static_cast<int>(kChunk * sizeof(T)); line += 64)
-    __builtin_prefetch(reinterpret_cast<const char*>(from) + line);
+    __builtin_prefetch(reinterpret_cast<const char*>(from) + line, /*rw=*/0, /*locality=*/2);
 }
 
 struct NoWeight {};
@@ -97,10 +98,8 @@ inline void store_normed(T* out, const Chunk& c, const W* weight, float scale) {
     Pair p = c.pair[q] * scale;
     if constexpr (!__is_same(W, NoWeight))
       p = round_to(p, W{}) * load_pair_as<T>(weight + q * kPairSize);
-    if constexpr (__is_same(T, BFloat16) && __is_same(W, Float32))
-      store_pair_bfloat16<kStream, true>(out + q * kPairSize, p);
-    else
-      store_pair<kStream>(out + q * kPairSize, p);
+    if constexpr (__is_same(T, BFloat16) && __is_same(W, Float32)) p = clean_nan(p);
+    store_pair<kStream>(out + q * kPairSize, p);
   }
 }
 

@@ -15,13 +15,10 @@ struct Row {
   Chunk tail(int64_t i, int64_t n) const { return load_chunk(Tail<T>(x + i, n).elements); }
 };
 
-// `next` is the row that comes after this one: its memory is fetched while this one is computed.
 template <bool kStream, typename T, typename W>
-void store_row(T* out, const Row<T>& row, const W* weight, float scale, int64_t cols,
-               const T* next) {
+void store_row(T* out, const Row<T>& row, const W* weight, float scale, int64_t cols) {
   int64_t i = 0;
   for (; i + kChunk <= cols; i += kChunk) {
-    prefetch_chunk(next + i);
     store_normed<kStream>(out + i, row.chunk(i), weight_at(weight, i), scale);
   }
   if (i < cols)
@@ -39,7 +36,7 @@ void rms_norm_rows(const RmsNormArgs& a, int64_t row_begin, int64_t row_end) {
     T* out = static_cast<T*>(a.out) + r * a.out_stride;
     const Row<T> row{x};
     const float scale = norm_scale(sum_of_squares(row, a.var_cols), a.var_cols, epsilon);
-    store(out, row, weight, scale, a.cols, r + 1 < row_end ? x + a.x_stride : x);
+    store(out, row, weight, scale, a.cols);
   }
   if (stream) finish_streaming();
 }

@@ -71,6 +71,41 @@ inline void finish_streaming() {
 #endif
 }
 
+#if defined(__AVX512BW__)
+inline __mmask64 mask_of(int64_t bytes) {
+  return bytes <= 0 ? 0 : bytes < 64 ? (uint64_t{1} << bytes) - 1 : ~uint64_t{0};
+}
+#endif
+
+// Copies `bytes` <= kSize bytes, and zeros up to kSize.
+template <int kSize>
+inline void load_part(void* to, const void* from, int64_t bytes) {
+#if defined(__AVX512BW__)
+  // With masks, and not a byte more is touched. Narrower stores would make the loads that follow
+  // wait.
+  for (int i = 0; i < kSize; i += 64, bytes -= 64) {
+    const __m512i v = _mm512_maskz_loadu_epi8(mask_of(bytes), static_cast<const char*>(from) + i);
+    _mm512_storeu_si512(static_cast<char*>(to) + i, v);
+  }
+#else
+  __builtin_memset(to, 0, kSize);
+  __builtin_memcpy(to, from, bytes);
+#endif
+}
+
+// Copies `bytes` <= kSize bytes.
+template <int kSize>
+inline void store_part(void* to, const void* from, int64_t bytes) {
+#if defined(__AVX512BW__)
+  for (int i = 0; i < kSize; i += 64, bytes -= 64) {
+    const __m512i v = _mm512_loadu_si512(static_cast<const char*>(from) + i);
+    _mm512_mask_storeu_epi8(static_cast<char*>(to) + i, mask_of(bytes), v);
+  }
+#else
+  __builtin_memcpy(to, from, bytes);
+#endif
+}
+
 // ---- float32
 
 struct Float32 {
@@ -107,31 +142,28 @@ inline Pair load_pair(const BFloat16* from) {
 // carried out of them.
 inline Words round_upper(Floats f) {
   const Words u = (Words)f;
+#if defined(__AVX512BW__)
+  // One instruction less than below: a tenth of the whole kernel.
+  const __mmask16 odd = _mm512_test_epi32_mask((__m512i)u, _mm512_set1_epi32(1 << 16));
+  const __m512i below = _mm512_add_epi32((__m512i)u, _mm512_set1_epi32(0x7fff));
+  return (Words)_mm512_mask_sub_epi32(below, odd, below, _mm512_set1_epi32(-1));
+#else
   return u + 0x7fff + (u >> 16 & 1);
+#endif
 }
 
-// The same for any NaN: it stays one, made quiet.
-inline Words round_upper_any_nan(Floats f) {
-  const Words u = (Words)f;
-  return (u & 0x7fffffff) > 0x7f800000 ? (u | 0x00400000) : round_upper(f);
-}
+// Gives NaNs the lower bits that round_upper needs. Only a product with a float32 weight may be one
+// without: every other NaN here comes from a bfloat16 or from an invalid operation.
+inline Floats clean_nan(Floats f) { return f != f ? Floats{} + __builtin_nanf("") : f; }
+inline Pair clean_nan(Pair p) { return {clean_nan(p.a), clean_nan(p.b)}; }
 
 inline Pair round_to(Pair p, BFloat16) {
   return {(Floats)(round_upper(p.a) & 0xffff0000), (Floats)(round_upper(p.b) & 0xffff0000)};
 }
 
-template <bool kStream, bool kAnyNan>
-inline void store_pair_bfloat16(BFloat16* to, Pair p) {
-  const Words even = kAnyNan ? round_upper_any_nan(p.a) : round_upper(p.a);
-  const Words odd = kAnyNan ? round_upper_any_nan(p.b) : round_upper(p.b);
-  store_vector<kStream>(to, even >> 16 | (odd & 0xffff0000));
-}
-
-// Where a value has been multiplied by a float32 weight its NaN may have any bits. Everywhere else
-// a NaN comes from a bfloat16 or from an invalid operation, and its lower 16 bits are zero.
 template <bool kStream>
 inline void store_pair(BFloat16* to, Pair p) {
-  store_pair_bfloat16<kStream, false>(to, p);
+  store_vector<kStream>(to, round_upper(p.a) >> 16 | (round_upper(p.b) & 0xffff0000));
 }
 
 // ---- float16
