@@ -11,7 +11,7 @@ from vllm_ir.errors import IrError, IrRuntimeError
 from vllm_ir.log import logger, warning_once
 
 
-def _impl_failed(op: str, provider: str, error: BaseException) -> BaseException:
+def impl_failed(op: str, provider: str, error: BaseException) -> BaseException:
     """Return the exception to raise for one that an implementation raised.
 
     Torch's own errors (a shape, out of memory) and ours keep their class: engines catch them. What
@@ -66,7 +66,7 @@ def install() -> None:
     """Connect the C++ core to this module and take the log level over."""
     _C.set_hooks(
         {
-            "impl_failed": _impl_failed,
+            "impl_failed": impl_failed,
             "callable_misbehaved": _callable_misbehaved,
             "notice": _notice,
             "trace": _trace,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, overload
 
 import torch
 
-from vllm_ir import _C
+from vllm_ir import _C, notices
 from vllm_ir.errors import (
     IrRuntimeError,
     IrTypeError,
@@ -407,13 +407,21 @@ class IrOp(_C.IrOpBase):
         if torch.is_grad_enabled() and any(_requires_grad(a) for a in args):
             return self._impls["native"].impl_fn(*args)
         impl = self._impls[self._peek(args, False)]
+        donated = [n in self.activations for n in self._schema.param_names()]
+        given = args
         if impl.inplace and not donating:
-            names = self._schema.param_names()
             args = tuple(
-                a.clone() if n in self.activations and a is not None else a
-                for n, a in zip(names, args, strict=True)
+                a.clone() if d and a is not None else a for d, a in zip(donated, args, strict=True)
             )
-        return impl.impl_fn(*args)
+        try:
+            result = impl.impl_fn(*args)
+        except Exception as error:
+            raised = notices.impl_failed(self.name, impl.provider, error)
+            if raised is error:
+                raise
+            raise raised from error
+        kept = [a for d, a in zip(donated, given, strict=True) if not (donating and d)]
+        return _without_aliases(result, kept)
 
 
 class MaybeInplace(_C.IrOpBase):
@@ -611,6 +619,22 @@ def _op_named(name: str, module: str) -> IrOp:
     if name not in IrOp.registry:
         __import__(module)
     return IrOp.registry[name]
+
+
+def _without_aliases(result: Any, kept: Sequence[Any]) -> Any:
+    """Copy the results that share memory with what the caller keeps."""
+    if isinstance(result, (tuple, list)):
+        return type(result)(_without_aliases(r, kept) for r in result)
+    return result.clone() if any(_share_memory(result, a) for a in kept) else result
+
+
+def _share_memory(a: object, b: object) -> bool:
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return False
+    if a is b:
+        return True
+    both = torch._C._has_storage(a) and torch._C._has_storage(b)
+    return both and torch._C._is_alias_of(a, b)  # type: ignore[attr-defined]
 
 
 def _requires_grad(value: object) -> bool:
