@@ -28,7 +28,7 @@ class Memory:
         differs = {key: now != self._then[key] for key, now in self._now.items()}
         for t in except_in:
             if _key(t) in differs:
-                differs[_key(t)][_byte_indices(t)] = False
+                differs[_key(t)][_bytes_taken(t)] = False
         return any(bool(d.any()) for d in differs.values())
 
 
@@ -81,8 +81,10 @@ def _bytes_of(t: Tensor) -> Tensor:
     return blank.set_(t.untyped_storage())
 
 
-def _byte_indices(t: Tensor) -> Tensor:
-    size = t.element_size()
+def _bytes_taken(t: Tensor) -> Tensor | slice:
+    size, begin = t.element_size(), t.storage_offset() * t.element_size()
+    if t.is_contiguous():
+        return slice(begin, begin + t.numel() * size)
     numbers = torch.arange(t.untyped_storage().nbytes(), device=t.device)
     strides = [s * size for s in t.stride()]
-    return numbers.as_strided([*t.shape, size], [*strides, 1], t.storage_offset() * size).flatten()
+    return numbers.as_strided([*t.shape, size], [*strides, 1], begin).flatten()
