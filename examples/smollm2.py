@@ -84,15 +84,18 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def planned_runs(wanted: ir.IrOpPriorityConfig) -> list[Run]:
-    """Return the runs to compare: all native, all vllm_c, the user's lists when there are any."""
+    """Return the runs to compare: all native, all vllm_c, the user's lists when there are any.
+
+    The user's lists become the configured ones of the process, as in an engine.
+    """
     lists = {"native": "native", "vllm_c": "vllm_c,native"}
     runs = [
         Run(name, ir.IrOpPriorityConfig.from_dict(dict.fromkeys(OPS, text)))
         for name, text in lists.items()
     ]
     if wanted:
-        defaults = ir.current_platform().get_default_ir_op_priority()
-        runs.append(Run("yours", wanted.merged_with_defaults(defaults)))
+        wanted.apply()  # in front of the platform's defaults, for calls outside of any scope
+        runs.append(Run("yours", ir.IrOpPriorityConfig()))
     return runs
 
 
@@ -176,7 +179,6 @@ def as_json(demo: Demo, options: argparse.Namespace, runs: Sequence[Run]) -> dic
         "runs": [
             {
                 "name": run.name,
-                "priorities": {op: list(providers) for op, providers in run.priorities.items()},
                 "answer": demo.tokenizer.decode(run.tokens),
                 "tokens": run.tokens,
                 "first_difference": first_difference(runs[0].tokens, run.tokens),

@@ -23,7 +23,7 @@ class Run:
 
     Attributes:
         name: heading of the run.
-        priorities: list of each op; an op that is absent keeps its configured list.
+        priorities: list of each op; an absent one keeps what the process is configured to.
         generations: one per round.
         selected: which implementation ran how often, all rounds together.
         norm_seconds: time of the norm calls of one decode step, measured alone.
