@@ -30,6 +30,11 @@ void check_spec(const OpSpec& spec) {
                                        " parameters. At most " + std::to_string(kMaxParams) +
                                        " are possible.");
   }
+  if (spec.tensor_outputs > kMaxResults) {
+    throw Error(ErrorKind::kValue, where + ": returns " + std::to_string(spec.tensor_outputs) +
+                                       " tensors. At most " + std::to_string(kMaxResults) +
+                                       " are possible.");
+  }
   int activations = 0;
   for (const Param& param : spec.params) {
     if (!param.activation) continue;
@@ -54,7 +59,9 @@ std::string key_of(const PriorityRequest& request, const Table& table) {
   for (const Dropped& dropped : table.dropped) {
     key += "|" + dropped.impl->provider + ":" + dropped.reason;
   }
-  return key + (table.native_appended ? "+" : "");
+  key += table.native_appended ? "+" : "";
+  for (const Impl* impl : table.unreachable) key += "!" + impl->provider;
+  return key;
 }
 
 }  // namespace
@@ -65,13 +72,24 @@ const Impl* Op::add_impl(ImplSpec spec) {
   const std::string where = qualified_name();
   check_name(where, "provider", spec.provider);
   const std::lock_guard lock(mutex_);
-  const bool reserved = spec.provider == "unfused" || (spec.provider == kNative && !impls_.empty());
-  if (reserved) {
-    throw Error(ErrorKind::kDuplicate, where + ": provider '" + spec.provider +
-                                           "' is reserved. Registered at " + spec.source +
-                                           "; choose another name for this implementation.");
+  const Impl* const other = find_locked(spec.provider);
+  const bool native = spec.provider == kNative;
+  if (spec.provider == "unfused" || (native && other)) {
+    throw Error(ErrorKind::kDuplicate,
+                where + ": provider '" + spec.provider + "' is reserved" +
+                    (other ? ": it is the op's own function at " + other->source : "") +
+                    ". Registered at " + spec.source +
+                    "; choose another name for this implementation.");
   }
-  if (const Impl* other = find_locked(spec.provider)) {
+  if (impls_.empty() && !native) {
+    throw Error(ErrorKind::kValue, where + ": the first implementation must be native, got '" +
+                                       spec.provider + "'. Register native before it.");
+  }
+  if (native && (!spec.supported || spec.accepts != Accepts::kAlways)) {
+    throw Error(ErrorKind::kValue,
+                where + ".native: native must be supported and accept all arguments.");
+  }
+  if (other) {
     throw Error(ErrorKind::kDuplicate, where + ": provider '" + spec.provider +
                                            "' is already registered at " + other->source +
                                            "; the second registration is at " + spec.source +
@@ -142,6 +160,7 @@ const Table* Op::intern_table(const PriorityRequest& request) {
 }
 
 void Op::publish() {
+  if (impls_.empty()) return;  // native will publish
   for (size_t mode = 0; mode < kModeCount; ++mode) {
     const Table* table = intern_table({configured_, platform_[mode]});
     // Release: a call that loads the pointer must see the table behind it.
@@ -193,7 +212,7 @@ const PriorityList* Op::intern(const std::vector<std::string>& names) {
 
 void Op::rebuild() {
   const std::lock_guard lock(mutex_);
-  if (!impls_.empty()) publish();
+  publish();
 }
 
 bool Op::first_time(const std::string& cause) const {

@@ -64,8 +64,11 @@ const char* noun_of(ParamKind kind) {
       return "float";
     case ParamKind::kBool:
       return "bool";
+    case ParamKind::kString:
+      return "str";
+    case ParamKind::kDType:
+      return "dtype";
     case ParamKind::kOther:
-    case ParamKind::kTensors:
       break;
   }
   return "other";

@@ -10,6 +10,7 @@
 // size, stride and integer return kSymbolic for what is symbolic. Nothing here adds a guard.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -35,11 +36,22 @@ int64_t last_size(const Args& args, int i) {
   return args.dims(i) ? args.size(i, args.dims(i) - 1) : 1;
 }
 
+// The stride from row to row of a tensor whose rows have one stride: that of the innermost leading
+// dimension with more than one index. The stride of a dimension of size 1 may be anything.
+template <class Args>
+int64_t row_stride(const Args& args, int i) {
+  const int last = args.dims(i) - 1;
+  for (int d = last - 1; d >= 0; --d) {
+    if (args.size(i, d) != 1) return args.stride(i, d);
+  }
+  return args.stride(i, last - 1);  // a single row
+}
+
 // Rows of one stride, each contiguous and no longer than the stride. Needs no row count.
 template <class Args>
 bool rows_are_distinct(const Args& args, int i) {
   const int last = args.dims(i) - 1;
-  const int64_t width = args.size(i, last), row = args.stride(i, last - 1);
+  const int64_t width = args.size(i, last), row = row_stride(args, i);
   return args.row_stride_uniform(i) && args.stride(i, last) == 1 && width != kSymbolic &&
          row != kSymbolic && row >= width;
 }
@@ -81,13 +93,15 @@ bool rows_interleave(const Args& args, int i, int j, const Region& a, const Regi
   if (args.dims(i) < 2 || args.dims(i) != args.dims(j)) return false;
   if (args.item_bytes(i) != args.item_bytes(j)) return false;
   const int last = args.dims(i) - 1;
-  const int64_t row = args.stride(i, last - 1) * args.item_bytes(i);
-  const int64_t width = args.size(i, last) * args.item_bytes(i);
+  const int64_t size = args.size(i, last), stride = row_stride(args, i);
   const bool alike = args.row_stride_uniform(i) && args.row_stride_uniform(j) &&
-                     args.stride(i, last - 1) == args.stride(j, last - 1) &&
-                     args.size(i, last) == args.size(j, last) && args.stride(i, last) == 1 &&
-                     args.stride(j, last) == 1;
-  if (!alike || row <= 0 || a.begin == kSymbolic || b.begin == kSymbolic) return false;
+                     stride == row_stride(args, j) && size == args.size(j, last) &&
+                     args.stride(i, last) == 1 && args.stride(j, last) == 1;
+  // kSymbolic is negative; two symbolic values are not known to be equal.
+  if (!alike || stride <= 0 || size < 0 || a.begin == kSymbolic || b.begin == kSymbolic) {
+    return false;
+  }
+  const int64_t row = stride * args.item_bytes(i), width = size * args.item_bytes(i);
   const int64_t gap = ((b.begin - a.begin) % row + row) % row;
   return gap >= width && gap + width <= row;
 }
@@ -98,7 +112,8 @@ bool apart(const Args& args, int i, int j) {
   if (a.storage != b.storage) return true;
   const bool known =
       a.begin != kSymbolic && b.begin != kSymbolic && a.end != kSymbolic && b.end != kSymbolic;
-  if (known && (a.end <= b.begin || b.end <= a.begin)) return true;
+  // Also when one is empty, wherever it lies.
+  if (known && std::max(a.begin, b.begin) >= std::min(a.end, b.end)) return true;
   return rows_interleave(args, i, j, a, b);
 }
 
@@ -127,7 +142,10 @@ bool within_last_dim(const Args& args, int i, int of) {
 template <class Args>
 inline bool holds(const Clause& c, const Args& args) {
   const int i = c.arg(0);
-  if (args.is_none(i)) return c.kind() != ClauseKind::kIsGiven;
+  // Among several tensors an absent one leaves the others to be compared.
+  if (args.is_none(i) && c.kind() != ClauseKind::kNoOverlap) {
+    return c.kind() != ClauseKind::kIsGiven;
+  }
   switch (c.kind()) {
     case ClauseKind::kIsNone:
       return false;

@@ -10,10 +10,11 @@
 namespace vllm_ir {
 
 inline constexpr int kMaxParams = 16;
+inline constexpr int kMaxResults = 8;
 
-// kTensors: a list of tensors and the like; such an op has no fast path, since torch must look
-// inside.
-enum class ParamKind : uint8_t { kTensor, kFloat, kInt, kBool, kOther, kTensors };
+// kOther: a list, a layout, a list of tensors. A call that has one isn't plain: torch checks such
+// arguments, and looks for tensors in them.
+enum class ParamKind : uint8_t { kTensor, kFloat, kInt, kBool, kString, kDType, kOther };
 
 struct Param {
   std::string name;

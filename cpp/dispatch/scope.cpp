@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpp/dispatch/scope.h"
 
+#include <utility>
+
 namespace vllm_ir {
 namespace {
 
@@ -10,11 +12,13 @@ CurrentFrame g_source = &thread_frame;
 
 }  // namespace
 
-void set_current_frame_source(CurrentFrame source) noexcept { g_source = source; }
+CurrentFrame set_current_frame_source(CurrentFrame source) noexcept {
+  return std::exchange(g_source, source);
+}
 const Frame* current_frame() noexcept { return g_source(); }
 
 ThreadScope::ThreadScope(Op& op, const std::vector<std::string>& names)
-    : frame_{t_frame, &op, op.intern(names)} {
+    : frame_{t_frame, &op, op.intern(names), true} {
   t_frame = &frame_;
   g_switches.open_scope();
 }

@@ -4,6 +4,8 @@
 // here, in Python a context variable (cpp/python/scope_var.cpp), so that an async task has its own.
 #pragma once
 
+#include <atomic>
+
 #include "cpp/dispatch/op.h"
 #include "cpp/dispatch/switches.h"
 
@@ -13,17 +15,20 @@ struct Frame {
   const Frame* outer = nullptr;
   const Op* op = nullptr;
   const PriorityList* list = nullptr;
+  // A task may inherit a chain and outlive a frame in it. A closed frame overrides nothing, so a
+  // scope ends for everybody when its block ends. Relaxed: it orders no other memory.
+  std::atomic<bool> open{false};
 };
 
 using CurrentFrame = const Frame* (*)();
-// Replaced once, at start-up, before any call.
-void set_current_frame_source(CurrentFrame source) noexcept;
+// Replaced once, at start-up, before any call. Returns the one before.
+CurrentFrame set_current_frame_source(CurrentFrame source) noexcept;
 const Frame* current_frame() noexcept;
 
 // The list that is in force for an op here, or nullptr.
 inline const PriorityList* scoped_list(const Op& op) noexcept {
   for (const Frame* frame = current_frame(); frame; frame = frame->outer) {
-    if (frame->op == &op) return frame->list;
+    if (frame->op == &op && frame->open.load(std::memory_order_relaxed)) return frame->list;
   }
   return nullptr;
 }

@@ -57,13 +57,19 @@ std::unique_ptr<Table> build_table(const std::vector<const Impl*>& impls,
     }
   };
   for (const std::string& provider : request.user) append(provider);
+  for (const Dropped& dropped : table->dropped) {
+    if (!dropped.unsupported && dropped.impl->provider != kNative) {
+      table->unreachable.push_back(dropped.impl);
+    }
+  }
   for (const std::string& provider : request.defaults) append(provider);
 
   if (!catch_all) {
     table->native_appended = !table->priority_not_set;
     append(kNative);
   }
-  table->notice_due = table->priority_not_set || table->native_appended;
+  table->notice_due =
+      table->priority_not_set || table->native_appended || !table->unreachable.empty();
   return table;
 }
 

@@ -26,6 +26,9 @@ struct Table {
   // insists on it.
   std::string demanded;
   std::vector<Dropped> dropped;
+  // Those of `dropped` that the user named behind one that accepts everything: a mistake, most
+  // likely. Native isn't among them: closing a list with it is a habit.
+  std::vector<const Impl*> unreachable;
   bool priority_not_set = false;  // no list at all: native by default
   bool native_appended = false;   // no listed impl accepts everything
 

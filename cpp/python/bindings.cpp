@@ -17,6 +17,7 @@
 #include "cpp/python/errors.h"
 #include "cpp/python/irop.h"
 #include "cpp/python/python_body.h"
+#include "cpp/torch/careful.h"
 #include "cpp/torch/entries.h"
 #include "cpp/torch/run.h"
 #include "cpp/torch/torch_op.h"
@@ -42,7 +43,9 @@ ParamKind kind_named(const std::string& name) {
   if (name == "float") return ParamKind::kFloat;
   if (name == "int") return ParamKind::kInt;
   if (name == "bool") return ParamKind::kBool;
-  return name == "tensors" ? ParamKind::kTensors : ParamKind::kOther;
+  if (name == "str") return ParamKind::kString;
+  if (name == "dtype") return ParamKind::kDType;
+  return ParamKind::kOther;
 }
 
 ClauseSpec clause_from(const ClauseTuple& clause) {
@@ -110,18 +113,10 @@ py::tuple priority_of(const std::string& op_name, bool compiling) {
   return py::make_tuple(table.providers(), dropped);
 }
 
-// A permanent list changed: the notice, if one is due, comes now and not at the first call.
-void announce(const Op& op) {
-  const Table& table = *op.table();
-  if (table.native_appended && table.notice_due.exchange(false) && call_hooks().notice) {
-    call_hooks().notice(op, table);
-  }
-}
-
 void set_default(const std::string& op_name, Names names) {
   Op& op = op_named(op_name);
   op.set_default(std::move(names));
-  if (!op.configured().empty()) announce(op);
+  if (!op.configured().empty()) give_list_notice(op, *op.table());
 }
 
 py::dict counts_of(const std::string& op_name, bool reset) {
@@ -159,8 +154,11 @@ void set_hooks(const py::dict& hooks) {
   g_facade = {take("impl_failed"), take("callable_misbehaved"), take("notice"), take("trace"),
               take("alias")};
   set_call_hooks({[](const Op& op, const Table& table) {
+                    std::vector<std::string> unreachable;
+                    for (const Impl* impl : table.unreachable)
+                      unreachable.push_back(impl->provider);
                     call_hook(g_facade.notice, op.name(), table.priority_not_set,
-                              table.native_appended);
+                              table.native_appended, unreachable, table.order.back()->provider);
                   },
                   [](const Op& op, const std::string& decision) {
                     call_hook(g_facade.trace, op.name(), decision);

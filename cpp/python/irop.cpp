@@ -124,6 +124,10 @@ PyObject* verdict_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   return guarded([&] { return verdict_irop(*as_irop(self), provider, args[1]); });
 }
 
+PyObject* run_unwrapped_method(PyObject* self, PyObject* args) {
+  return guarded([&] { return run_unwrapped(*as_irop(self), args); });
+}
+
 PyObject* set_priority_method(PyObject* self, PyObject* providers) {
   return make_scope(*as_irop(self)->op, providers);
 }
@@ -139,6 +143,8 @@ PyMethodDef kMethods[] = {
      "(arguments, compiling) -> the provider that would run."},
     {"_verdict", as_method(&verdict_method), METH_FASTCALL,
      "(provider, arguments) -> (accepted, reason), whatever the priority."},
+    {"_run_unwrapped", &run_unwrapped_method, METH_O,
+     "(arguments) -> results, by the Python function of the selected implementation."},
     {"set_priority", &set_priority_method, METH_O,
      "set_priority(providers) -> context manager\n\n"
      "Put a priority list in force for this op inside a with block, in this thread or async\n"

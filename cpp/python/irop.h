@@ -19,7 +19,8 @@ struct BoundParam {
 };
 
 struct IrOpObject {
-  PyObject_HEAD vectorcallfunc vectorcall;
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
   PyObject* weakrefs;
   PyObject* torch_op;   // torch.ops.vllm_ir.<op>.<overload>: takes every call that isn't plain
   PyObject* unwrapped;  // Python function that dispatches without the torch operator, or null

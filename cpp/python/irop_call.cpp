@@ -3,6 +3,7 @@
 // -> run. Any doubt on the way hands the caller's own arguments to torch's operator.
 #include "cpp/python/irop_call.h"
 
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 
 #include "cpp/dispatch/scope.h"
@@ -77,11 +78,14 @@ inline bool unpack_scalar(PyObject* object, ParamKind kind, Arg& arg) {
       arg.tag = Tag::kBool;
       arg.flag = object == Py_True;
       return PyBool_Check(object);
-    case ParamKind::kOther:
+    case ParamKind::kString:
       arg.tag = Tag::kObject;
-      return true;
+      return PyUnicode_CheckExact(object);
+    case ParamKind::kDType:
+      arg.tag = Tag::kObject;
+      return THPDtype_Check(object);
     case ParamKind::kTensor:
-    case ParamKind::kTensors:
+    case ParamKind::kOther:
       break;
   }
   return false;
@@ -144,33 +148,42 @@ void run_entry(const Entry& entry, const Arg* args, int count, Outputs& out) {
   entry.call(args, out);
 }
 
+// Which body of an impl runs: its C++ entry when it has one, or the Python function that tracers
+// can look into.
+enum class Way : uint8_t { kFastest, kTraceable };
+
+void run_body(const Impl& impl, Way way, const Arg* args, PyObject* const* objects, int count,
+              Outputs& out) {
+  if (way == Way::kFastest && impl.body->entry) {
+    run_entry(*impl.body->entry, args, count, out);
+  } else {
+    static_cast<const PythonBody*>(impl.body)->call(impl, objects, count, out);
+  }
+}
+
 // An in-place impl under the default overload: the same run over copies of the activations.
-void run_on_copies(const Op& op, const Impl& impl, const Arg* args, PyObject* const* objects,
-                   int count, Outputs& out) {
+void run_on_copies(const Op& op, const Impl& impl, Way way, const Arg* args,
+                   PyObject* const* objects, int count, Outputs& out) {
   std::array<Arg, kMaxParams> copies;
   std::copy(args, args + count, copies.begin());
   Held held;
   clone_activations(op, copies.data(), held);
-  if (impl.body->entry) return run_entry(*impl.body->entry, copies.data(), count, out);
-
   std::array<PyObject*, kMaxParams> borrowed;
   std::array<py::object, kMaxParams> owned;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     if (held[i].defined()) owned[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(held[i]));
     borrowed[i] = owned[i] ? owned[i].ptr() : objects[i];
   }
-  static_cast<const PythonBody*>(impl.body)->call(impl, borrowed.data(), count, out);
+  run_body(impl, way, copies.data(), borrowed.data(), count, out);
 }
 
-void run(const IrOpObject* self, const Impl& impl, const Arg* args, PyObject* const* objects,
-         Outputs& out) {
+void run(const IrOpObject* self, const Impl& impl, Way way, const Arg* args,
+         PyObject* const* objects, Outputs& out) {
   const Op& op = *self->op;
   if (impl.inplace && !self->donating) [[unlikely]] {
-    run_on_copies(op, impl, args, objects, self->count, out);
-  } else if (impl.body->entry) {
-    run_entry(*impl.body->entry, args, self->count, out);
+    run_on_copies(op, impl, way, args, objects, self->count, out);
   } else {
-    static_cast<const PythonBody*>(impl.body)->call(impl, objects, self->count, out);
+    run_body(impl, way, args, objects, self->count, out);
   }
   if (impl.inplace && self->donating) bump_versions(op, args);
   copy_aliases(op, impl, args, self->count, out, self->donating);
@@ -220,7 +233,7 @@ PyObject* call_irop(PyObject* object, PyObject* const* args, size_t nargsf, PyOb
     }
     const Impl* const impl = select(table, eager);
     Outputs out;
-    run(self, *impl, unpacked, objects, out);
+    run(self, *impl, Way::kFastest, unpacked, objects, out);
     return wrap(out);
   } catch (...) {
     set_python_error_from_current();
@@ -230,18 +243,22 @@ PyObject* call_irop(PyObject* object, PyObject* const* args, size_t nargsf, PyOb
 
 namespace {
 
+std::string type_name(PyObject* object) {
+  return object == Py_None ? "None" : Py_TYPE(object)->tp_name;
+}
+
 // For selection alone any tensor will do, fake ones too, and what isn't exact has no value.
 void unpack_leniently(const IrOpObject& self, PyObject* const* objects, Arg* out) {
   for (int i = 0; i < self.count; ++i) {
     const BoundParam& param = self.params[static_cast<size_t>(i)];
     out[i].tag = Tag::kObject;
-    if (objects[i] == Py_None) {
+    if (objects[i] == Py_None && (param.optional || param.kind != ParamKind::kTensor)) {
       out[i].tag = Tag::kNone;
     } else if (param.kind == ParamKind::kTensor) {
       if (!THPVariable_Check(objects[i])) {
         throw Error(ErrorKind::kType, self.op->qualified_name() + ": " +
                                           PyUnicode_AsUTF8(param.name) + " must be a Tensor, got " +
-                                          Py_TYPE(objects[i])->tp_name + ".");
+                                          type_name(objects[i]) + ".");
       }
       out[i].tag = Tag::kTensor;
       out[i].tensor = &THPVariable_Unpack(objects[i]);
@@ -315,7 +332,8 @@ PyObject* peek_irop(const IrOpObject& self, PyObject* args, Mode mode) {
 
 PyObject* verdict_irop(const IrOpObject& self, const char* provider, PyObject* args) {
   const Impl* const impl = self.op->find_impl(provider);
-  if (!impl) throw UnknownName(self.op->qualified_name(), "provider", provider, self.op->providers());
+  if (!impl)
+    throw UnknownName(self.op->qualified_name(), "provider", provider, self.op->providers());
   LookedAt looked_at(self, args);
   const Clause* clause = nullptr;
   const bool accepted = accepts(*impl, looked_at.args(), clause);
@@ -324,6 +342,24 @@ PyObject* verdict_irop(const IrOpObject& self, const char* provider, PyObject* a
     reason = clause ? why_not(*clause, looked_at.args()) : looked_at.args().refusal(*impl);
   }
   return py::make_tuple(accepted, reason).release().ptr();
+}
+
+PyObject* run_unwrapped(const IrOpObject& self, PyObject* args) {
+  LookedAt looked_at(self, args);
+  EagerArgs& eager = looked_at.args();
+  const Op& op = *self.op;
+  const Impl* impl = nullptr;
+  if (needs_gradient(&eager[0], self.count)) {
+    impl = select_native(op);
+  } else {
+    const uint64_t switches = g_switches.load();
+    const Table& table = *effective_table(op, switches);
+    if (needs_care(table, switches)) take_care(op, table, switches, eager);
+    impl = select(table, eager);
+  }
+  Outputs out;
+  run(&self, *impl, Way::kTraceable, &eager[0], &PyTuple_GET_ITEM(args, 0), out);
+  return wrap(out);
 }
 
 }  // namespace vllm_ir

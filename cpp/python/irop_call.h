@@ -18,4 +18,8 @@ PyObject* peek_irop(const IrOpObject& self, PyObject* args, Mode mode);
 // Whether one impl accepts the arguments, wherever it stands in the priority: (bool, reason).
 PyObject* verdict_irop(const IrOpObject& self, const char* provider, PyObject* args);
 
+// A whole call that goes around the torch operator and runs the impl's Python function, so that a
+// tracer sees what it does. Native when a gradient is needed, as ever.
+PyObject* run_unwrapped(const IrOpObject& self, PyObject* args);
+
 }  // namespace vllm_ir

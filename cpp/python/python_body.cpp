@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpp/python/python_body.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
 
 #include <vector>
 
@@ -23,12 +26,41 @@ std::string where(const Op& op, const Impl& impl) {
 
 std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
+// Torch carries dtypes, layouts and memory formats as numbers; the schema says what they are.
+py::object to_python(const c10::IValue& value, const c10::TypePtr& type) {
+  const auto optional = type->cast<c10::OptionalType>();
+  const c10::TypeKind kind = (optional ? optional->getElementType() : type)->kind();
+  const auto borrowed = [](void* object) {
+    return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(object));
+  };
+  if (value.isInt()) {
+    if (kind == c10::TypeKind::ScalarTypeType) {
+      return borrowed(torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt())));
+    }
+    if (kind == c10::TypeKind::LayoutType) {
+      return borrowed(torch::getTHPLayout(static_cast<at::Layout>(value.toInt())));
+    }
+    if (kind == c10::TypeKind::MemoryFormatType) {
+      return borrowed(
+          torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(value.toInt())));
+    }
+  }
+  return torch::jit::toPyObject(value);
+}
+
+const c10::FunctionSchema& schema_of(const Op& op) {
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow(("vllm_ir::" + op.name()).c_str(), "")
+      .schema();
+}
+
 // Python objects for torch values, kept alive together.
 class Objects {
  public:
-  explicit Objects(c10::ArrayRef<c10::IValue> values) {
-    for (const c10::IValue& value : values) {
-      held_.push_back(torch::jit::toPyObject(value));
+  Objects(const Op& op, c10::ArrayRef<c10::IValue> values) {
+    const auto& arguments = schema_of(op).arguments();
+    for (size_t i = 0; i < values.size(); ++i) {
+      held_.push_back(to_python(values[i], arguments[i].real_type()));
       pointers_.push_back(held_.back().ptr());
     }
   }
@@ -119,7 +151,7 @@ void PythonBody::call(const Impl& impl, PyObject* const* objects, int count, Out
 
 void PythonBody::call(const Impl& impl, c10::ArrayRef<c10::IValue> args, Outputs& out) const {
   const py::gil_scoped_acquire lock;
-  const Objects objects(args);
+  const Objects objects(op_, args);
   call(impl, objects.data(), objects.size(), out);
 }
 
@@ -175,7 +207,7 @@ bool PythonBody::ask(const Impl& impl, PyObject* const* objects, const Arg* args
 
 bool PythonBody::ask(const Impl& impl, c10::ArrayRef<c10::IValue> args, std::string* why) const {
   const py::gil_scoped_acquire lock;
-  const Objects objects(args);
+  const Objects objects(op_, args);
   std::vector<Arg> unpacked(args.size());
   for (size_t i = 0; i < args.size(); ++i) {
     unpacked[i].tag = Tag::kObject;  // no memo on this path; tensors only for their versions

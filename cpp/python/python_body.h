@@ -42,9 +42,10 @@ struct PythonBody final : Body {
 struct FacadeHooks {
   PyObject* impl_failed = nullptr;          // (op, provider, exception) -> exception to raise
   PyObject* callable_misbehaved = nullptr;  // (op, provider, reason) -> None
-  PyObject* notice = nullptr;               // (op, priority_not_set, native_appended) -> None
-  PyObject* trace = nullptr;                // (op, decision) -> None
-  PyObject* alias = nullptr;                // (op, provider, parameter) -> None
+  // (op, priority_not_set, native_appended, unreachable providers, the one before them) -> None
+  PyObject* notice = nullptr;
+  PyObject* trace = nullptr;  // (op, decision) -> None
+  PyObject* alias = nullptr;  // (op, provider, parameter) -> None
 };
 extern FacadeHooks g_facade;
 

@@ -4,13 +4,14 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <new>
 #include <string>
 #include <vector>
 
 #include "cpp/dispatch/scope.h"
 #include "cpp/python/errors.h"
 #include "cpp/python/python_body.h"
-#include "cpp/torch/torch_op.h"
+#include "cpp/torch/careful.h"
 
 namespace vllm_ir {
 namespace {
@@ -19,17 +20,14 @@ PyObject* g_variable = nullptr;  // the context variable; its value is the inner
 PyTypeObject* g_scope_type = nullptr;
 
 struct ScopeObject {
-  PyObject_HEAD Frame frame;
+  PyObject_HEAD
+  Frame frame;
   PyObject* token;  // non-null from __enter__ to __exit__
   PyObject* outer;  // keeps the frame that `frame.outer` points to alive
 };
 
-// A task may inherit a scope and outlive it: a closed frame no longer overrides anything, so a
-// scope ends for everybody when its with block ends.
 const Frame* frame_of(PyObject* value) {
-  auto* scope = reinterpret_cast<ScopeObject*>(value);
-  while (scope && !scope->token) scope = reinterpret_cast<ScopeObject*>(scope->outer);
-  return scope ? &scope->frame : nullptr;
+  return value ? &reinterpret_cast<ScopeObject*>(value)->frame : nullptr;
 }
 
 const Frame* read_variable() {
@@ -59,7 +57,8 @@ PyObject* enter(PyObject* object, PyObject*) {
     return nullptr;
   }
   Py_XSETREF(self->outer, outer);
-  self->frame.outer = outer ? frame_of(outer) : nullptr;
+  self->frame.outer = frame_of(outer);
+  self->frame.open = true;
   self->token = token;
   g_switches.open_scope();
   return Py_NewRef(object);
@@ -74,6 +73,7 @@ PyObject* leave(PyObject* object, PyObject* const*, Py_ssize_t) {
   }
   PyObject* const token = self->token;
   self->token = nullptr;
+  self->frame.open = false;
   g_switches.close_scope();
   if (PyContextVar_Reset(g_variable, token) < 0) {
     // Left in another context than it was entered in, as when a generator is closed by the
@@ -154,15 +154,10 @@ PyObject* make_scope(Op& op, PyObject* providers) {
     std::vector<std::string> names;
     if (!read_names(op, providers, names)) return nullptr;
     const PriorityList* const list = op.intern(names);
-    const Table& table = *list->table.load(std::memory_order_acquire);
-    // The one-time notice belongs to who writes the list, not to its first call.
-    if (table.notice_due.load(std::memory_order_relaxed) && table.native_appended &&
-        table.notice_due.exchange(false) && call_hooks().notice) {
-      call_hooks().notice(op, table);
-    }
+    give_list_notice(op, *list->table.load(std::memory_order_acquire));
     auto* const scope = PyObject_GC_New(ScopeObject, g_scope_type);
     if (!scope) return nullptr;
-    scope->frame = Frame{nullptr, &op, list};
+    new (&scope->frame) Frame{nullptr, &op, list, false};
     scope->token = nullptr;
     scope->outer = nullptr;
     PyObject_GC_Track(scope);

@@ -3,6 +3,8 @@
 
 #include <c10/core/SymInt.h>
 
+#include <algorithm>
+
 namespace vllm_ir {
 namespace {
 
@@ -13,6 +15,27 @@ int64_t value_or_symbolic(const c10::SymInt& value) {
 // Equal whatever the symbols are; the subtraction simplifies, and no guard is added.
 bool provably_equal(const c10::SymInt& a, const c10::SymInt& b) {
   return (a - b).maybe_as_int() == 0;
+}
+
+bool provably_equal(int64_t a, int64_t b) { return a == b; }
+
+bool is(const c10::SymInt& value, int64_t expected) { return value.maybe_as_int() == expected; }
+bool is(int64_t value, int64_t expected) { return value == expected; }
+
+// The leading dimensions step from row to row by one stride. A dimension of size 1 has no stride
+// that matters.
+template <class Int>
+bool rows_collapse(const Int* sizes, const Int* strides, size_t dims) {
+  const Int* inner_size = nullptr;
+  const Int* inner_stride = nullptr;
+  for (size_t d = dims - 1; d-- > 0;) {  // from the inside out
+    if (is(sizes[d], 1)) continue;
+    if (is(sizes[d], 0)) return true;
+    if (inner_size && !provably_equal(strides[d], *inner_size * *inner_stride)) return false;
+    inner_size = &sizes[d];
+    inner_stride = &strides[d];
+  }
+  return true;
 }
 
 }  // namespace
@@ -76,6 +99,19 @@ DeviceType device_type_of(c10::DeviceType type) noexcept {
   }
 }
 
+void TensorArgs::read(int i) const {
+  const at::TensorImpl* const t = impl(i);
+  const bool symbolic = t->has_symbolic_sizes_strides();
+  const c10::Device device = t->device();
+  facts_[static_cast<size_t>(i)] = Facts{symbolic ? nullptr : t->sizes().data(),
+                                         symbolic ? nullptr : t->strides().data(),
+                                         static_cast<int>(t->dim()),
+                                         dtype_of(t->dtype().toScalarType()),
+                                         device_type_of(device.type()),
+                                         static_cast<int8_t>(device.index())};
+  known_ |= 1u << i;
+}
+
 int64_t TensorArgs::symbolic_size(int i, int d) const {
   return value_or_symbolic(impl(i)->sym_sizes()[static_cast<size_t>(d)]);
 }
@@ -85,26 +121,19 @@ int64_t TensorArgs::symbolic_stride(int i, int d) const {
 }
 
 bool TensorArgs::row_stride_uniform_slow(int i) const {
-  const auto sizes = impl(i)->sym_sizes();
-  const auto strides = impl(i)->sym_strides();
-  // Collapse from the inside out; a dimension of size 1 has no stride that matters.
-  const c10::SymInt* inner_size = nullptr;
-  const c10::SymInt* inner_stride = nullptr;
-  for (size_t d = sizes.size() - 1; d-- > 0;) {
-    if (sizes[d].maybe_as_int() == 1) continue;
-    if (sizes[d].maybe_as_int() == 0) return true;
-    if (inner_size && !provably_equal(strides[d], *inner_size * *inner_stride)) return false;
-    inner_size = &sizes[d];
-    inner_stride = &strides[d];
-  }
-  return true;
+  const Facts& f = facts(i);
+  const auto dims = static_cast<size_t>(f.dims);
+  if (f.sizes) return rows_collapse(f.sizes, f.strides, dims);
+  return rows_collapse(impl(i)->sym_sizes().data(), impl(i)->sym_strides().data(), dims);
 }
 
-bool TensorArgs::same_symbolic_shape(int i, int j) const {
-  const auto a = impl(i)->sym_sizes(), b = impl(j)->sym_sizes();
-  if (a.size() != b.size()) return false;
-  for (size_t d = 0; d < a.size(); ++d) {
-    if (!provably_equal(a[d], b[d])) return false;
+bool TensorArgs::same_shape(int i, int j) const {
+  const Facts &a = facts(i), &b = facts(j);
+  if (a.dims != b.dims) return false;
+  if (a.sizes && b.sizes) return std::equal(a.sizes, a.sizes + a.dims, b.sizes);
+  const auto left = impl(i)->sym_sizes(), right = impl(j)->sym_sizes();
+  for (size_t d = 0; d < left.size(); ++d) {
+    if (!provably_equal(left[d], right[d])) return false;
   }
   return true;
 }

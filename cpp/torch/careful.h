@@ -15,11 +15,20 @@ inline bool needs_care(const Table& table, uint64_t switches) noexcept {
   return (switches & cold) != 0 || table.notice_due.load(std::memory_order_relaxed);
 }
 
-template <class Args>
-void take_care(const Op& op, const Table& table, uint64_t switches, Args& args) {
+inline void give_notice(const Op& op, const Table& table) {
   if (table.notice_due.exchange(false, std::memory_order_relaxed) && call_hooks().notice) {
     call_hooks().notice(op, table);
   }
+}
+
+// What is wrong with a list belongs to who writes it, not to its first call.
+inline void give_list_notice(const Op& op, const Table& table) {
+  if (!table.priority_not_set) give_notice(op, table);
+}
+
+template <class Args>
+void take_care(const Op& op, const Table& table, uint64_t switches, Args& args) {
+  give_notice(op, table);
   const bool trace = Switches::has(switches, Switch::kTrace);
   const bool strict = Switches::has(switches, Switch::kStrict);
   if (!trace && !strict) return;

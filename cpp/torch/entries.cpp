@@ -40,8 +40,9 @@ std::string signature_of(const std::vector<Param>& params, int tensor_outputs) {
       case ParamKind::kBool:
         text += "bool";
         break;
+      case ParamKind::kString:
+      case ParamKind::kDType:
       case ParamKind::kOther:
-      case ParamKind::kTensors:
         text += "object";
         break;
     }

@@ -2,6 +2,9 @@
 #include "cpp/torch/run.h"
 
 #include <ATen/ops/clone.h>
+#include <c10/core/AutogradState.h>
+
+#include <algorithm>
 
 namespace vllm_ir {
 namespace {
@@ -37,6 +40,25 @@ void copy_aliases_slow(const Op& op, const Impl& impl, const Arg* args, Outputs&
       break;
     }
   }
+}
+
+bool needs_gradient(const at::Tensor& t, bool grad_mode) {
+  if (!t.defined()) return false;
+  return (grad_mode && t.requires_grad()) || t._fw_grad(/*level=*/0).defined();
+}
+
+bool needs_gradient(const Arg* args, int count) {
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  return std::any_of(args, args + count, [&](const Arg& arg) {
+    return arg.tag == Tag::kTensor && needs_gradient(*arg.tensor, grad_mode);
+  });
+}
+
+const Impl* select_native(const Op& op) {
+  const Impl* const native = op.find_impl(kNative);
+  op.gradient_calls.fetch_add(1, std::memory_order_relaxed);
+  native->selected.fetch_add(1, std::memory_order_relaxed);
+  return native;
 }
 
 void bump_versions(const Op& op, const Arg* args) {

@@ -43,6 +43,12 @@ inline void copy_aliases(const Op& op, const Impl& impl, const Arg* args, int co
     copy_aliases_slow(op, impl, args, out, donating);
 }
 
+bool needs_gradient(const at::Tensor& t, bool grad_mode);
+// Whether autograd must see the call: a gradient is needed, or a forward-mode tangent is there.
+bool needs_gradient(const Arg* args, int count);
+// Native, counted as the choice that a gradient made.
+const Impl* select_native(const Op& op);
+
 // Tell autograd that the donated tensors were written.
 void bump_versions(const Op& op, const Arg* args);
 

@@ -21,6 +21,8 @@
 namespace vllm_ir {
 namespace {
 
+static_assert(kMaxResults == static_cast<int>(kMaxOutputs), "Outputs must hold every result");
+
 CallHooks g_hooks;
 
 using Stack = torch::jit::Stack;
@@ -145,11 +147,6 @@ class SelectingKernel final : public c10::OperatorKernel {
   const bool donating_;
 };
 
-bool needs_gradient(const at::Tensor& t, bool grad_mode) {
-  if (!t.defined()) return false;
-  return (grad_mode && t.requires_grad()) || t._fw_grad(/*level=*/0).defined();
-}
-
 bool any_needs_gradient(Values values) {
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
   for (const c10::IValue& value : values) {
@@ -176,9 +173,7 @@ class GradientKernel final : public c10::OperatorKernel {
       return;
     }
     const std::vector<c10::IValue> values = pop_arguments(op_, stack);
-    const Impl& native = *op_.find_impl(kNative);
-    op_.gradient_calls.fetch_add(1, std::memory_order_relaxed);
-    native.selected.fetch_add(1, std::memory_order_relaxed);
+    const Impl& native = *select_native(op_);
     Outputs out;
     native.body->call(native, values, out);
     push_results(out, stack);
@@ -229,8 +224,8 @@ const CallHooks& call_hooks() noexcept { return g_hooks; }
 void define_torch_op(Op& op, const std::string& schema, const std::string& donating_schema) {
   auto plain = parse(op, op.name() + schema);
   check_free(op, "");
-  auto library = std::make_unique<torch::Library>(torch::Library::FRAGMENT, "vllm_ir",
-                                                  std::nullopt, __FILE__, __LINE__);
+  auto library = std::make_unique<torch::Library>(torch::Library::FRAGMENT, "vllm_ir", std::nullopt,
+                                                  __FILE__, __LINE__);
   // The default first: torch.ops.vllm_ir.<op>(...) takes the first overload that fits.
   define_overload(*library, op, std::move(plain), /*donating=*/false);
   if (!donating_schema.empty()) {

@@ -42,7 +42,7 @@ from vllm_ir.notices import refresh_log_level  # noqa: E402
 from vllm_ir.op import IrOp, load_entries, register_op  # noqa: E402
 from vllm_ir.platforms import Platform, current_platform, set_platform  # noqa: E402
 from vllm_ir.plugins import load_plugins  # noqa: E402
-from vllm_ir.priority import IrOpPriorityConfig, KernelConfig  # noqa: E402
+from vllm_ir.priority import IrOpPriorityConfig, KernelConfig, combine  # noqa: E402
 from vllm_ir.state import (  # noqa: E402
     get_include,
     report,
@@ -71,10 +71,12 @@ __all__ = [
     "Platform",
     "Report",
     "UnknownNameError",
+    "combine",
     "current_platform",
     "enable_torch_wrap",
     "get_include",
     "load_entries",
+    "load_plugins",
     "ops",
     "refresh_log_level",
     "register_op",

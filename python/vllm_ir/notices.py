@@ -35,7 +35,13 @@ def _callable_misbehaved(op: str, provider: str, reason: str) -> None:
     )
 
 
-def _notice(op: str, priority_not_set: bool, native_appended: bool) -> None:
+def _notice(
+    op: str,
+    priority_not_set: bool,
+    native_appended: bool,
+    unreachable: list[str],
+    catch_all: str,
+) -> None:
     if priority_not_set:
         warning_once(
             (op, "priority not set"),
@@ -47,6 +53,12 @@ def _notice(op: str, priority_not_set: bool, native_appended: bool) -> None:
             (op, "native appended"),
             f"vllm_ir.{op}: no listed provider accepts every argument, so native follows the list. "
             "End it with 'native' to say so yourself.",
+        )
+    for provider in unreachable:
+        warning_once(
+            (op, "unreachable", provider, catch_all),
+            f"vllm_ir.{op}.{provider}: unreachable in the priority list behind {catch_all}, which "
+            f"accepts everything. Put '{provider}' before it, or remove it.",
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, overload
 
 import torch
 
-from vllm_ir import _C, notices
+from vllm_ir import _C
 from vllm_ir.errors import (
     IrRuntimeError,
     IrTypeError,
@@ -37,6 +37,8 @@ from vllm_ir.torch_wrap import torch_wrap_enabled
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Called with every op that is declared from now on; the platform's defaults come this way.
+on_declare: list[Callable[["IrOp"], None]] = []
 _ENTRY_LIBRARIES: dict[str, str] = {}  # entry name -> file; built-in entries are not in it
 
 
@@ -401,27 +403,7 @@ class IrOp(_C.IrOpBase):
         """Take a call that isn't plain eager, once somebody has turned wrap off."""
         if torch_wrap_enabled():
             return self.torch_op(*args, **kwargs)
-        return self._run_directly(self.bind(*args, **kwargs), donating=False)
-
-    def _run_directly(self, args: tuple[Any, ...], *, donating: bool) -> Any:
-        if torch.is_grad_enabled() and any(_requires_grad(a) for a in args):
-            return self._impls["native"].impl_fn(*args)
-        impl = self._impls[self._peek(args, False)]
-        donated = [n in self.activations for n in self._schema.param_names()]
-        given = args
-        if impl.inplace and not donating:
-            args = tuple(
-                a.clone() if d and a is not None else a for d, a in zip(donated, args, strict=True)
-            )
-        try:
-            result = impl.impl_fn(*args)
-        except Exception as error:
-            raised = notices.impl_failed(self.name, impl.provider, error)
-            if raised is error:
-                raise
-            raise raised from error
-        kept = [a for d, a in zip(donated, given, strict=True) if not (donating and d)]
-        return _without_aliases(result, kept)
+        return self._run_unwrapped(self.bind(*args, **kwargs))
 
 
 class MaybeInplace(_C.IrOpBase):
@@ -459,7 +441,7 @@ class MaybeInplace(_C.IrOpBase):
     def _call_off_fast_path(self, *args: Any, **kwargs: Any) -> Any:
         if torch_wrap_enabled():
             return self.torch_op(*args, **kwargs)
-        return self.op._run_directly(self.op.bind(*args, **kwargs), donating=True)
+        return self._run_unwrapped(self.op.bind(*args, **kwargs))
 
 
 @overload
@@ -557,6 +539,8 @@ def _declare(
     impl.register()
     op._impls["native"] = impl
     _register_fakes(op)
+    for told in on_declare:
+        told(op)
     return op
 
 
@@ -619,26 +603,6 @@ def _op_named(name: str, module: str) -> IrOp:
     if name not in IrOp.registry:
         __import__(module)
     return IrOp.registry[name]
-
-
-def _without_aliases(result: Any, kept: Sequence[Any]) -> Any:
-    """Copy the results that share memory with what the caller keeps."""
-    if isinstance(result, (tuple, list)):
-        return type(result)(_without_aliases(r, kept) for r in result)
-    return result.clone() if any(_share_memory(result, a) for a in kept) else result
-
-
-def _share_memory(a: object, b: object) -> bool:
-    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
-        return False
-    if a is b:
-        return True
-    both = torch._C._has_storage(a) and torch._C._has_storage(b)
-    return both and torch._C._is_alias_of(a, b)  # type: ignore[attr-defined]
-
-
-def _requires_grad(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _caller() -> str:

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from vllm_ir import _C, entry_points, log
 from vllm_ir.entry_points import Loaded
 from vllm_ir.errors import IrTypeError, UnknownNameError
-from vllm_ir.op import IrOp
+from vllm_ir.op import IrOp, on_declare
 from vllm_ir.priority import IrOpPriorityConfig
 
 
@@ -174,9 +175,15 @@ def apply_platform_defaults() -> None:
         raise UnknownNameError("\n".join(missing.values()))
     for key, text in missing.items():
         log.warning_once(("platform default", platform.name, *key), "%s It is skipped.", text)
+    for op in IrOp.registry.values():
+        _give_defaults(op, defaults)
+    # An op that is declared later gets its lists then.
+    on_declare[:] = [lambda op: _give_defaults(op, defaults)]
+
+
+def _give_defaults(op: IrOp, defaults: Mapping[bool, IrOpPriorityConfig]) -> None:
     for compiling, config in defaults.items():
-        for name, op in IrOp.registry.items():
-            op.set_platform_default(list(config.get(name, ())), compiling=compiling)
+        op.set_platform_default(list(config.get(op.name, ())), compiling=compiling)
 
 
 def default_priority(platform: Platform, *, compiling: bool) -> IrOpPriorityConfig:

@@ -133,7 +133,6 @@ class IrOpPriorityConfig(Mapping[str, tuple[str, ...]]):
         self.validate()
         for op, names in self._lists.items():
             IrOp.registry[op].set_default(list(names))
-            _announce_unreachable(op, names)
 
     @contextmanager
     def scoped(self) -> Iterator["IrOpPriorityConfig"]:
@@ -148,8 +147,7 @@ class IrOpPriorityConfig(Mapping[str, tuple[str, ...]]):
         with ExitStack() as scopes:
             for op, names in self._lists.items():
                 scopes.enter_context(IrOp.registry[op].set_priority(list(names)))
-                _announce_unreachable(op, names)
-            yield self
+                yield self
 
     def unknown_names(self) -> dict[tuple[str, ...], str]:
         """Return a text for each name that isn't registered, by `(op,)` or `(op, provider)`."""
@@ -239,22 +237,6 @@ def combine(routes: Mapping[str, object]) -> IrOpPriorityConfig:
     config = IrOpPriorityConfig(**lists)
     _raise_all(problems + config._problems())
     return config
-
-
-def _announce_unreachable(op: str, names: Sequence[str]) -> None:
-    """Say once which names of the list in force stand behind one that accepts everything."""
-    for provider, reason in IrOp.registry[op].dropped().items():
-        # Closing a list with native is a habit, not a mistake.
-        if provider in names and provider != "native" and reason.startswith("unreachable"):
-            log.warning_once(
-                ("unreachable", op, tuple(names), provider),
-                "vllm_ir.%s: each provider of a priority can be reached, got %r in %r, which is %s "
-                "(it accepts everything). Put it further to the front, or remove it.",
-                op,
-                provider,
-                ",".join(names),
-                reason,
-            )
 
 
 def _set_twice(

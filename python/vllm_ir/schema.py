@@ -30,7 +30,13 @@ _KNOWN_NAMES: dict[str, Any] = {
     "Tuple": tuple,
     "Union": typing.Union,
 }
-_SCALARS: dict[Any, str] = {float: "float", int: "int", bool: "bool"}
+_SCALARS: dict[Any, str] = {
+    float: "float",
+    int: "int",
+    bool: "bool",
+    str: "str",
+    torch.dtype: "dtype",
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Param:
     """One parameter as the C++ core sees it."""
 
     name: str
-    kind: str  # "Tensor", "float", "int", "bool", "tensors" (holds some), "other"
+    kind: str  # "Tensor", "float", "int", "bool", "str", "dtype", "other"
     optional: bool
     has_default: bool
     default: Any
@@ -181,6 +187,4 @@ def _param(p: inspect.Parameter) -> Param:
 def _kind_name(kind: Any) -> str:
     if kind is torch.Tensor:
         return "Tensor"
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    return "tensors" if "Tensor" in str(kind) else "other"
+    return _SCALARS.get(kind, "other")

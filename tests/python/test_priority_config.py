@@ -370,9 +370,8 @@ def test_d42_a_provider_behind_a_catch_all_is_announced_as_unreachable(new_op, c
     assert op.get_priority() == ["native"]
     assert "unreachable behind native" in str(op.explain(torch.ones(1, 3)))
     assert [m for m in caplog.messages if "unreachable" in m] == [
-        f"vllm_ir.{op.name}: each provider of a priority can be reached, got 'fast' in "
-        "'native,fast', which is unreachable behind native (it accepts everything). "
-        "Put it further to the front, or remove it."
+        f"vllm_ir.{op.name}.fast: unreachable in the priority list behind native, which accepts "
+        "everything. Put 'fast' before it, or remove it."
     ]
 
 
