@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 def run_python(
-    *args: str, env: Mapping[str, str] | None = None
+    *args: str, env: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the interpreter of the tests with our variables unset, then `env` set."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
@@ -19,6 +19,7 @@ def run_python(
         capture_output=True,
         text=True,
         check=False,
+        timeout=timeout,
     )
 
 
