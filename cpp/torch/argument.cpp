@@ -4,6 +4,8 @@
 #include <c10/core/SymInt.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 namespace vllm_ir {
 namespace {
@@ -38,66 +40,47 @@ bool rows_collapse(const Int* sizes, const Int* strides, size_t dims) {
   return true;
 }
 
+// Looked up once a tensor in every call: arrays, not switches.
+const std::array<DType, static_cast<size_t>(at::ScalarType::NumOptions)> kDTypes = [] {
+  std::array<DType, static_cast<size_t>(at::ScalarType::NumOptions)> table{};
+  table.fill(DType::kOther);
+  const std::pair<at::ScalarType, DType> known[] = {{at::kDouble, DType::kFloat64},
+                                                    {at::kFloat, DType::kFloat32},
+                                                    {at::kHalf, DType::kFloat16},
+                                                    {at::kBFloat16, DType::kBFloat16},
+                                                    {at::kFloat8_e4m3fn, DType::kFloat8E4M3FN},
+                                                    {at::kFloat8_e5m2, DType::kFloat8E5M2},
+                                                    {at::kFloat8_e4m3fnuz, DType::kFloat8E4M3FNUZ},
+                                                    {at::kFloat8_e5m2fnuz, DType::kFloat8E5M2FNUZ},
+                                                    {at::kLong, DType::kInt64},
+                                                    {at::kInt, DType::kInt32},
+                                                    {at::kShort, DType::kInt16},
+                                                    {at::kChar, DType::kInt8},
+                                                    {at::kByte, DType::kUInt8},
+                                                    {at::kBool, DType::kBool},
+                                                    {at::kComplexFloat, DType::kComplex64},
+                                                    {at::kComplexDouble, DType::kComplex128}};
+  for (const auto& [theirs, ours] : known) table[static_cast<size_t>(theirs)] = ours;
+  return table;
+}();
+
+constexpr size_t kTorchDevices = c10::COMPILE_TIME_MAX_DEVICE_TYPES;
+const std::array<DeviceType, kTorchDevices> kDevices = [] {
+  std::array<DeviceType, kTorchDevices> table{};
+  table.fill(DeviceType::kOther);
+  const std::pair<c10::DeviceType, DeviceType> known[] = {
+      {c10::DeviceType::CPU, DeviceType::kCpu},
+      {c10::DeviceType::CUDA, DeviceType::kCuda},
+      {c10::DeviceType::HIP, DeviceType::kCuda},  // torch shows ROCm devices as cuda
+      {c10::DeviceType::XPU, DeviceType::kXpu},
+      {c10::DeviceType::MPS, DeviceType::kMps},
+      {c10::DeviceType::Meta, DeviceType::kMeta},
+      {c10::DeviceType::PrivateUse1, DeviceType::kPrivateUse1}};
+  for (const auto& [theirs, ours] : known) table[static_cast<size_t>(theirs)] = ours;
+  return table;
+}();
+
 }  // namespace
-
-DType dtype_of(at::ScalarType type) noexcept {
-  switch (type) {
-    case at::kDouble:
-      return DType::kFloat64;
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    case at::kFloat8_e4m3fn:
-      return DType::kFloat8E4M3FN;
-    case at::kFloat8_e5m2:
-      return DType::kFloat8E5M2;
-    case at::kFloat8_e4m3fnuz:
-      return DType::kFloat8E4M3FNUZ;
-    case at::kFloat8_e5m2fnuz:
-      return DType::kFloat8E5M2FNUZ;
-    case at::kLong:
-      return DType::kInt64;
-    case at::kInt:
-      return DType::kInt32;
-    case at::kShort:
-      return DType::kInt16;
-    case at::kChar:
-      return DType::kInt8;
-    case at::kByte:
-      return DType::kUInt8;
-    case at::kBool:
-      return DType::kBool;
-    case at::kComplexFloat:
-      return DType::kComplex64;
-    case at::kComplexDouble:
-      return DType::kComplex128;
-    default:
-      return DType::kOther;
-  }
-}
-
-DeviceType device_type_of(c10::DeviceType type) noexcept {
-  switch (type) {
-    case c10::DeviceType::CPU:
-      return DeviceType::kCpu;
-    case c10::DeviceType::HIP:  // torch shows ROCm devices as cuda
-    case c10::DeviceType::CUDA:
-      return DeviceType::kCuda;
-    case c10::DeviceType::XPU:
-      return DeviceType::kXpu;
-    case c10::DeviceType::MPS:
-      return DeviceType::kMps;
-    case c10::DeviceType::Meta:
-      return DeviceType::kMeta;
-    case c10::DeviceType::PrivateUse1:
-      return DeviceType::kPrivateUse1;
-    default:
-      return DeviceType::kOther;
-  }
-}
 
 void TensorArgs::read(int i) const {
   const at::TensorImpl* const t = impl(i);
@@ -106,8 +89,8 @@ void TensorArgs::read(int i) const {
   facts_[static_cast<size_t>(i)] = Facts{symbolic ? nullptr : t->sizes().data(),
                                          symbolic ? nullptr : t->strides().data(),
                                          static_cast<int>(t->dim()),
-                                         dtype_of(t->dtype().toScalarType()),
-                                         device_type_of(device.type()),
+                                         kDTypes[static_cast<size_t>(t->dtype().toScalarType())],
+                                         kDevices[static_cast<size_t>(device.type())],
                                          static_cast<int8_t>(device.index())};
   known_ |= 1u << i;
 }

@@ -13,9 +13,6 @@
 
 namespace vllm_ir {
 
-DType dtype_of(at::ScalarType type) noexcept;
-DeviceType device_type_of(c10::DeviceType type) noexcept;
-
 // The facts of an argument list; select.h's adaptors derive from it and add `ask`. What a rule asks
 // of a tensor is read from torch once a call, at the first question, since a rule asks many.
 class TensorArgs {

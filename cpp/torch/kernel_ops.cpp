@@ -105,8 +105,8 @@ at::Tensor empty_output(const at::Tensor& x) {
 
 template <typename Args>
 void run_rows(void (*launch)(const Args&, int64_t, int64_t), const Args& args) {
-  const int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, args.cols));
-  if (args.rows <= grain) return launch(args, 0, args.rows);
+  if (args.rows <= 1 || args.rows * args.cols <= kGrainElements) return launch(args, 0, args.rows);
+  const int64_t grain = std::max<int64_t>(1, kGrainElements / args.cols);
   at::parallel_for(0, args.rows, grain,
                    [&](int64_t begin, int64_t end) { launch(args, begin, end); });
 }

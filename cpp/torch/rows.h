@@ -11,16 +11,21 @@ namespace vllm_ir {
 
 struct Rows {
   int64_t count;
-  int64_t
-      stride;  // elements from one row to the next; the width when there are fewer than two rows
+  // Elements from one row to the next; the width when there are fewer than two rows.
+  int64_t stride;
 };
 
 // None when the last dimension is not contiguous or the rows are not evenly spaced. `t` has a
 // dimension.
 inline std::optional<Rows> rows_of(const at::Tensor& t) {
-  const int64_t cols = t.sizes().back();
-  if (t.is_contiguous()) return Rows{cols ? t.numel() / cols : 0, cols};
-  const at::IntArrayRef sizes = t.sizes(), strides = t.strides();
+  const at::IntArrayRef sizes = t.sizes();
+  const int64_t cols = sizes.back();
+  if (t.is_contiguous()) {
+    int64_t count = cols ? 1 : 0;
+    for (size_t d = 0; d + 1 < sizes.size(); ++d) count *= sizes[d];  // cheaper than a division
+    return Rows{count, cols};
+  }
+  const at::IntArrayRef strides = t.strides();
   if (cols > 1 && strides.back() != 1) return std::nullopt;
   Rows rows{1, cols};
   for (size_t d = sizes.size() - 1; d-- > 0;) {
