@@ -134,15 +134,18 @@ def compile_loop(case: Case) -> Loop:
 
 
 def _prepare(case: Case, slice_ns: int) -> tuple[Case, Loop, int]:
-    """Compile the loop, warms it up, and finds the iterations of one slice."""
+    """Compile the loop, warm it up, and find the iterations of one slice."""
     loop, count = compile_loop(case), 1
     with case.around():
         loop(itertools.repeat(None, 3), time.perf_counter_ns)
-        while (
-            elapsed := loop(itertools.repeat(None, count), time.perf_counter_ns)
-        ) < slice_ns // 2:
+        while (elapsed := _shortest(loop, count)) < slice_ns // 2:
             count *= 2
-    return case, loop, max(1, round(count * slice_ns / elapsed)) if elapsed < slice_ns else count
+    return case, loop, max(1, round(count * slice_ns / elapsed))
+
+
+def _shortest(loop: Loop, count: int) -> int:
+    # Of several: a pause of the machine in a single one would end the search with a tiny slice.
+    return min(loop(itertools.repeat(None, count), time.perf_counter_ns) for _ in range(3))
 
 
 def _slice(case: Case, loop: Loop, count: int) -> float:
