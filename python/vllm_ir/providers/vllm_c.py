@@ -29,7 +29,7 @@ _ADD = (
     & rules.same_shape("x_residual", "x")
     & rules.last_dim_contiguous("x_residual")
     & rules.flattens_for_free("x_residual")
-    & rules.no_overlap("x", "x_residual")
+    & rules.no_overlap("x", "x_residual", "weight")  # the first two are written
 )
 
 
