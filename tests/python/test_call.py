@@ -232,7 +232,6 @@ def test_lists_strings_and_dtypes_reach_the_impl(mixed_op):
     assert torch.equal(got, torch.full((8,), 3.0, dtype=torch.float64))
 
 
-@pytest.mark.xfail(strict=True, reason="a dtype becomes an int on the way through torch")
 def test_lists_strings_and_dtypes_reach_the_impl_through_torch(mixed_op):
     with runs(mixed_op, native=1):
         got = mixed_op.torch_op(Y, [2], "abc", torch.float64)
@@ -244,7 +243,6 @@ def test_lists_strings_and_dtypes_reach_the_impl_through_torch(mixed_op):
     [(Y, "2", "a", torch.float64), (Y, [2], 5, torch.float64), (Y, [1.5], "a", torch.float64)],
     ids=["str for list", "int for str", "floats for ints"],
 )
-@pytest.mark.xfail(strict=True, reason="the fast path hands over what the schema refuses")
 def test_other_types_are_checked_by_torch_too(mixed_op, args):
     with pytest.raises(RuntimeError) as ours:
         mixed_op(*args)

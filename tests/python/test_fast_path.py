@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import Probe, new_pair, pair_inplace, runs, toy_native
+from toys import Probe, new_name, new_pair, pair_inplace, runs, toy_native
 
 import vllm_ir as ir
 from vllm_ir import _C
@@ -110,6 +110,37 @@ def test_a_weight_class_takes_the_fast_path(probe):
     assert probe.took_fast_path(torch.ones(3), weight)
     with torch.no_grad():
         assert probe.took_fast_path(torch.ones(3), Weight(torch.ones(3)))
+
+
+def text(x: Tensor, mode: str, dtype: torch.dtype, scale: float) -> Tensor:
+    return x.to(dtype) * scale * len(mode)
+
+
+def listed(x: Tensor, sizes: list[int], scale: float) -> Tensor:
+    return x.repeat(sizes) * scale
+
+
+@pytest.mark.parametrize(
+    ("native", "args", "fast"),
+    [(text, ("ab", torch.float64), True), (listed, ([2],), False)],
+    ids=["str and dtype", "list"],
+)
+def test_strings_and_dtypes_are_plain_and_lists_are_torch_s(native, args, fast):
+    op, seen = ir.register_op(native, name=new_name()), []
+
+    def probe(*args):
+        seen.append(args)
+        return native(*args)
+
+    probe.__wrapped__ = native
+    op.register_impl("probe")(probe)
+    op.set_default(["probe"])
+    scale, x = float("0.5"), torch.ones(2)
+    with runs(op, probe=1):
+        result = op(x, *args, scale)
+    assert (seen[0][-1] is scale) is fast
+    assert torch.equal(result, native(x, *args, scale))
+    assert result.dtype == native(x, *args, scale).dtype
 
 
 def test_keyword_calls_take_the_fast_path(probe):

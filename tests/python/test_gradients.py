@@ -251,7 +251,7 @@ def test_gradients_with_either_wrap(wrap):
     op = new_pair("fast")
     for call in (op, op.maybe_inplace):
         x, other = leaves(torch.ones(3), torch.ones(3))
-        with ir.enable_torch_wrap(wrap):
+        with ir.enable_torch_wrap(wrap), runs(op, native=1):
             scaled, total = call(x, other, 2.0)
         got = torch.autograd.grad((scaled + total).sum(), (x, other))
         assert [g.tolist() for g in got] == [[3.0] * 3] * 2

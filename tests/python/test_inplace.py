@@ -239,7 +239,7 @@ def test_d18_under_a_mode_with_either_wrap(wrap):
 
     op = alias_op("itself")
     x = torch.zeros(2)
-    with ir.enable_torch_wrap(wrap), Mode():
+    with ir.enable_torch_wrap(wrap), Mode(), runs(op, alias=1):
         out = op(x)
     out.add_(1)
     assert x.tolist() == [0.0, 0.0]
@@ -416,7 +416,7 @@ def test_d19_interleaved_columns_of_one_base():
             assert torch.equal(base[:, column], before[:, column])
 
 
-NO_OVERLAP = 'elements share memory, or may; needs no_overlap("x", "x_residual")'
+NO_OVERLAP = 'elements share memory, or may; needs no_overlap("x", "x_residual", "weight")'
 base = torch.randn(6, 8)
 OVERLAPS = {
     "the same tensor": (base, base, NO_OVERLAP),
@@ -433,6 +433,21 @@ OVERLAPS = {
         'x.stride(-1) is 0; needs last_dim_contiguous("x")',
     ),
 }  # fmt: skip
+
+
+def test_d19_a_weight_inside_of_a_donated_tensor_is_rejected_with_the_reason():
+    base = torch.randn(5, 8)
+    expected = native_of(FUSED, base[:4], torch.ones(4, 8), base[2], 1e-6)
+    with FUSED.set_priority(["vllm_c", "native"]):
+        for call in [*routes(FUSED.maybe_inplace), *routes(FUSED)]:
+            residual = torch.ones(4, 8)
+            assert (
+                FUSED.explain(base[:4], residual, base[2], 1e-6).decisions[0].reason == NO_OVERLAP
+            )
+            with runs(FUSED, native=1):
+                assert_results(call(base[:4], residual, base[2], 1e-6), expected)
+            with runs(FUSED, vllm_c=1):
+                call(base[:4].clone(), residual, base[4], 1e-6)
 
 
 @pytest.mark.parametrize("case", OVERLAPS)

@@ -88,7 +88,7 @@ def test_d28_annotations_of_every_spelling_give_one_schema(tmp_path, monkeypatch
         ("sizes", "other", False, False),
         ("v", "int", True, True),
         ("b", "bool", False, True),
-        ("s", "other", False, True),
+        ("s", "str", False, True),
     ]
 
 
@@ -136,12 +136,21 @@ def test_an_alias_of_the_module_goes_before_the_known_names():
     assert schema_of(scope["native"], "vllm_ir.a").text == "(Tensor x, float[] n) -> Tensor"
 
 
-def test_a_list_of_tensors_is_a_parameter_of_its_own_kind():
+def test_a_dtype_is_a_kind_of_its_own():
+    def native(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        return x.to(dtype)
+
+    schema = schema_of(native, "vllm_ir.a")
+    assert schema.text == "(Tensor x, ScalarType? dtype=None) -> Tensor"
+    assert (schema.params[1].kind, schema.params[1].optional) == ("dtype", True)
+
+
+def test_a_list_of_tensors():
     def native(xs: list[Tensor], n: int) -> Tensor:
         return torch.stack(xs)
 
     schema = schema_of(native, "vllm_ir.a")
-    assert [p.kind for p in schema.params] == ["tensors", "int"]
+    assert [p.kind for p in schema.params] == ["other", "int"]
     op = ir.register_op(native, name=new_name(), activations=[])
     op.set_default(["native"])
     with runs(op, native=1):

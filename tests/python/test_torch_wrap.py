@@ -114,13 +114,11 @@ def test_results_under_a_mode_are_the_same(op):
             assert torch.equal(op(X), X)
 
 
-@pytest.mark.xfail(strict=True, reason="a call with wrap off is not counted")
 def test_calls_with_wrap_off_are_counted(op):
     with ir.enable_torch_wrap(False), Mode(), runs(op, shifted=1):
         op(X)
 
 
-@pytest.mark.xfail(strict=True, reason="a call with wrap off is not insisted on")
 def test_strict_mode_minds_calls_with_wrap_off(op):
     op.register_impl("no", supports_args=lambda x, scale=1.0: False)(shifted)
     op.set_default(["no", "native"])
