@@ -105,7 +105,9 @@ void unpack_result(const Op& op, const Impl& impl, PyObject* result, Outputs& ou
 // The pending Python error of an impl's body, with op and provider in it where that helps.
 [[noreturn]] void throw_impl_error(const Op& op, const Impl& impl) {
   if (impl.provider != kNative && g_facade.impl_failed) {
-    py::error_already_set pending;
+    const py::error_already_set pending;
+    // Before Python 3.12 the traceback is kept apart from the exception.
+    if (pending.trace()) PyException_SetTraceback(pending.value().ptr(), pending.trace().ptr());
     const py::object wrapped = py::reinterpret_borrow<py::function>(g_facade.impl_failed)(
         op.name(), impl.provider, pending.value());
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(wrapped.ptr())), wrapped.ptr());

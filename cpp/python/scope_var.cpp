@@ -41,6 +41,20 @@ const Frame* read_variable() {
   return frame;
 }
 
+// The innermost scope that is still open, as a new reference; null when there is none. Closed ones
+// stay in the variable of a context that was left in another one; keeping them would make chains
+// grow, and cycles when one is opened again.
+bool innermost_open(PyObject** out) {
+  PyObject* scope = nullptr;
+  if (PyContextVar_Get(g_variable, nullptr, &scope) < 0) return false;
+  while (scope && !reinterpret_cast<ScopeObject*>(scope)->token) {
+    PyObject* const outer = Py_XNewRef(reinterpret_cast<ScopeObject*>(scope)->outer);
+    Py_SETREF(scope, outer);
+  }
+  *out = scope;
+  return true;
+}
+
 PyObject* enter(PyObject* object, PyObject*) {
   auto* const self = reinterpret_cast<ScopeObject*>(object);
   if (self->token) {
@@ -50,7 +64,7 @@ PyObject* enter(PyObject* object, PyObject*) {
     return nullptr;
   }
   PyObject* outer = nullptr;
-  if (PyContextVar_Get(g_variable, nullptr, &outer) < 0) return nullptr;
+  if (!innermost_open(&outer)) return nullptr;
   PyObject* const token = PyContextVar_Set(g_variable, object);
   if (!token) {
     Py_XDECREF(outer);

@@ -147,7 +147,7 @@ class IrOpPriorityConfig(Mapping[str, tuple[str, ...]]):
         with ExitStack() as scopes:
             for op, names in self._lists.items():
                 scopes.enter_context(IrOp.registry[op].set_priority(list(names)))
-                yield self
+            yield self
 
     def unknown_names(self) -> dict[tuple[str, ...], str]:
         """Return a text for each name that isn't registered, by `(op,)` or `(op, provider)`."""
