@@ -8,6 +8,9 @@ import pytest
 import vllm_ir as ir
 from vllm_ir import _C, log, torch_wrap
 
+# Asserts of helpers tell their values, and count under `python -O`, as those of tests do.
+pytest.register_assert_rewrite("toys", "processes")
+
 
 @pytest.fixture(autouse=True)
 def process_as_it_was() -> Iterator[None]:

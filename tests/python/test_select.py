@@ -142,8 +142,13 @@ def test_a_list_without_an_end_gets_native_with_one_notice(op, caplog):
     assert caplog.messages == [notice]
 
 
-def test_d42_entries_behind_a_catch_all_are_unreachable_and_visible(op):
-    op.set_default(["native", "a"])
+def test_d42_entries_behind_a_catch_all_are_unreachable_and_visible(op, caplog):
+    for _ in range(2):
+        op.set_default(["native", "a"])
+    assert caplog.messages == [
+        f"vllm_ir.{op.name}.a: unreachable in the priority list behind native, which accepts "
+        "everything. Put 'a' before it, or remove it."
+    ]
     assert op.get_priority() == ["native"]
     assert op.dropped() == {"a": "unreachable behind native"}
     assert ran(op) == "native"
