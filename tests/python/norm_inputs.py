@@ -4,6 +4,7 @@
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WEIGHTS = ("same", "float32", "none")
@@ -175,3 +176,20 @@ def _roundoff(dtype: torch.dtype) -> float:
 def _smallest(dtype: torch.dtype) -> float:
     finfo = torch.finfo(dtype)
     return finfo.tiny * finfo.eps  # the smallest subnormal
+
+
+def inplace_norm(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Work in the inputs' memory; `.float()` of float32 is the tensor itself."""
+    total = x_residual.float().add_(x.float())
+    x_residual.copy_(total)
+    y = total * torch.rsqrt(total[..., :variance_size].square().mean(-1, keepdim=True) + epsilon)
+    if weight is not None:
+        y = y.to(weight.dtype) * weight
+    x.copy_(y)
+    return x, x_residual

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import torch
-from norm_inputs import DTYPES, WEIGHTS, Norm
+from norm_inputs import DTYPES, WEIGHTS, Norm, inplace_norm
 from torch import Tensor
 from toys import new_name, new_toy, runs
 
@@ -112,23 +112,6 @@ def test_d13_batch_invariance_and_a_variance_size_find_a_provider(op):
 
 
 # --- inputs that must survive
-
-
-def inplace_norm(
-    x: Tensor,
-    x_residual: Tensor,
-    weight: Tensor | None,
-    epsilon: float,
-    variance_size: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Work in the inputs' memory; `.float()` of float32 is the tensor itself."""
-    total = x_residual.float().add_(x.float())
-    x_residual.copy_(total)
-    y = total * torch.rsqrt(total[..., :variance_size].square().mean(-1, keepdim=True) + epsilon)
-    if weight is not None:
-        y = y.to(weight.dtype) * weight
-    x.copy_(y)
-    return x, x_residual
 
 
 @pytest.fixture(scope="module")
