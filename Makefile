@@ -24,6 +24,8 @@ SHELL := /bin/bash
 export PATH := $(VENV_BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# For every build below, also those of the tests: another value would compile all of it again.
+export VLLM_IR_WERROR := $(WERROR)
 
 ## Steps of the set-up; a stamp in .venv says that one is done, so that it goes when .venv goes.
 $(VENV)/.venv-done:
@@ -44,7 +46,7 @@ $(VENV)/.tools-done: $(VENV)/.torch-done
 
 $(VENV)/.package-done: $(VENV)/.tools-done $(CPP_SOURCES)
 	@echo "== Building and installing vllm_ir (about two minutes the first time)"
-	VLLM_IR_WERROR=$(WERROR) $(PIP_INSTALL) --verbose --no-build-isolation --editable '.[test,demo,dev]'
+	$(PIP_INSTALL) --verbose --no-build-isolation --editable '.[test,demo,dev]'
 	touch $@
 
 setup: $(VENV)/.package-done

@@ -24,7 +24,8 @@ def run(
     command: Sequence[str | Path], env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command outside the source tree, so that Python can't import from there by accident."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_IR", "CUDA", "PYTHON"))}
+    chosen = ("VLLM_IR_TORCH_ROOT", "VLLM_IR_CUDA", "CUDA", "PYTHON")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(chosen)}
     return subprocess.run(
         [str(part) for part in command],
         cwd=Path(sys.prefix),
