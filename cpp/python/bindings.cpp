@@ -92,8 +92,13 @@ void add_impl(const std::string& op_name, const std::string& provider, const py:
       op, function.ptr(), callable.is_none() ? nullptr : callable.ptr(), flag("memoise"));
   const std::string entry = text("entry");
   if (!entry.empty()) {
-    body->entry =
-        find_entry(entry, op.qualified_name() + "." + provider, op.params(), op.tensor_outputs());
+    const std::string where = op.qualified_name() + "." + provider;
+    body->entry = find_entry(entry, where, op.params(), op.tensor_outputs());
+    if (body->entry->checks == Checks::kInRule && spec.accepts != Accepts::kRule) {
+      throw Error(ErrorKind::kValue, where + ": entry '" + entry +
+                                         "' leaves all checks to a rule, got none. Give "
+                                         "supports_args=rules... that say what it can take.");
+    }
   }
   spec.body = body.get();
   op.add_impl(std::move(spec));

@@ -10,10 +10,14 @@ namespace vllm_ir {
 
 void init_kernels(py::module_& m) {
   kernel_ops::register_kernel_ops();
+  constexpr auto kGil = Gil::kReleaseWhenLarge;
+  namespace ops = kernel_ops;
   static constexpr Entry entries[] = {
-      entry<&kernel_ops::rms_norm>("vllm_ir_C::rms_norm", Gil::kReleaseWhenLarge),
-      entry<&kernel_ops::fused_add_rms_norm_>("vllm_ir_C::fused_add_rms_norm_",
-                                              Gil::kReleaseWhenLarge)};
+      entry<&ops::rms_norm>("vllm_ir_C::rms_norm", kGil),
+      entry<&ops::unchecked::rms_norm>("vllm_ir_C::rms_norm_unchecked", kGil, Checks::kInRule),
+      entry<&ops::fused_add_rms_norm_>("vllm_ir_C::fused_add_rms_norm_", kGil),
+      entry<&ops::unchecked::fused_add_rms_norm_>("vllm_ir_C::fused_add_rms_norm_unchecked_", kGil,
+                                                  Checks::kInRule)};
   EntryTable table;
   table.count = std::size(entries);
   table.entries = entries;

@@ -72,11 +72,16 @@ enum class Gil : uint8_t { kHold, kRelease, kReleaseWhenLarge };
 // kReleaseWhenLarge releases from this many elements of the first tensor on, on CPU.
 inline constexpr int64_t kLargeNumel = 32768;
 
+// Who makes sure that the arguments are what the entry can take: the entry itself, or the rule of
+// the impl that names it. An entry that leaves it to the rule is refused to impls without one.
+enum class Checks : uint8_t { kInEntry, kInRule };
+
 struct Entry {
   const char* name;                    // "library::function", unique in the process
   void (*call)(const Arg*, Outputs&);  // may throw
   std::string (*signature)();          // "Tensor, Tensor?, float, int? -> Tensor"
   Gil gil;
+  Checks checks;
 };
 
 namespace detail {
@@ -154,8 +159,8 @@ struct Trampoline<F, R (*)(P...)> {
 }  // namespace detail
 
 template <auto F>
-constexpr Entry entry(const char* name, Gil gil = Gil::kHold) {
-  return Entry{name, &detail::Trampoline<F>::call, &detail::Trampoline<F>::signature, gil};
+constexpr Entry entry(const char* name, Gil gil = Gil::kHold, Checks checks = Checks::kInEntry) {
+  return Entry{name, &detail::Trampoline<F>::call, &detail::Trampoline<F>::signature, gil, checks};
 }
 
 // What a library hands over. The first three fields never move, so that a loader can refuse a

@@ -111,12 +111,8 @@ void run_rows(void (*launch)(const Args&, int64_t, int64_t), const Args& args) {
                    [&](int64_t begin, int64_t end) { launch(args, begin, end); });
 }
 
-}  // namespace
-
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
-                    std::optional<int64_t> variance_size) {
-  const int64_t var_cols = check_norm(kRmsNorm, x, weight, variance_size);
-  const Rows rows = check_rows(kRmsNorm, "x", x);
+at::Tensor run_rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
+                        int64_t var_cols, const Rows& rows) {
   const Weight w(weight);
   at::Tensor out = empty_output(x);
   const Rows out_rows = x.is_contiguous() ? rows : check_rows(kRmsNorm, "the output", out);
@@ -136,6 +132,35 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilo
   return out;
 }
 
+void run_fused_add_rms_norm(const at::Tensor& x, const at::Tensor& x_residual,
+                            const at::Tensor* weight, double epsilon, int64_t var_cols,
+                            const Rows& rows, const Rows& residual_rows) {
+  const Weight w(weight);
+  kernels::FusedAddRmsNormArgs args{};
+  args.out = x.mutable_data_ptr();
+  args.residual_out = x_residual.mutable_data_ptr();
+  args.x = args.out;
+  args.x_residual = args.residual_out;
+  args.weight = w.data;
+  args.dtype = kernel_dtype(x.scalar_type());
+  args.weight_dtype = w.dtype;
+  args.rows = rows.count;
+  args.cols = x.sizes().back();
+  args.var_cols = var_cols;
+  args.out_stride = args.x_stride = rows.stride;
+  args.residual_out_stride = args.x_residual_stride = residual_rows.stride;
+  args.epsilon = epsilon;
+  run_rows(kernels::fused_add_rms_norm_cpu, args);
+}
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
+                    std::optional<int64_t> variance_size) {
+  const int64_t var_cols = check_norm(kRmsNorm, x, weight, variance_size);
+  return run_rms_norm(x, weight, epsilon, var_cols, check_rows(kRmsNorm, "x", x));
+}
+
 std::tuple<at::Tensor, at::Tensor> fused_add_rms_norm_(const at::Tensor& x,
                                                        const at::Tensor& x_residual,
                                                        const at::Tensor* weight, double epsilon,
@@ -149,24 +174,27 @@ std::tuple<at::Tensor, at::Tensor> fused_add_rms_norm_(const at::Tensor& x,
   const Rows residual_rows = check_overwritten_rows("x_residual", x_residual, cols);
   TORCH_CHECK_VALUE(!rows_overlap(x, rows, x_residual, residual_rows, cols),
                     messages::overlap(kFusedAddRmsNorm));
-  const Weight w(weight);
-  kernels::FusedAddRmsNormArgs args{};
-  args.out = x.mutable_data_ptr();
-  args.residual_out = x_residual.mutable_data_ptr();
-  args.x = args.out;
-  args.x_residual = args.residual_out;
-  args.weight = w.data;
-  args.dtype = kernel_dtype(x.scalar_type());
-  args.weight_dtype = w.dtype;
-  args.rows = rows.count;
-  args.cols = cols;
-  args.var_cols = var_cols;
-  args.out_stride = args.x_stride = rows.stride;
-  args.residual_out_stride = args.x_residual_stride = residual_rows.stride;
-  args.epsilon = epsilon;
-  run_rows(kernels::fused_add_rms_norm_cpu, args);
+  run_fused_add_rms_norm(x, x_residual, weight, epsilon, var_cols, rows, residual_rows);
   return {x, x_residual};
 }
+
+namespace unchecked {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
+                    std::optional<int64_t> variance_size) {
+  return run_rms_norm(x, weight, epsilon, variance_size.value_or(x.sizes().back()), *rows_of(x));
+}
+
+std::tuple<at::Tensor, at::Tensor> fused_add_rms_norm_(const at::Tensor& x,
+                                                       const at::Tensor& x_residual,
+                                                       const at::Tensor* weight, double epsilon,
+                                                       std::optional<int64_t> variance_size) {
+  run_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size.value_or(x.sizes().back()),
+                         *rows_of(x), *rows_of(x_residual));
+  return {x, x_residual};
+}
+
+}  // namespace unchecked
 
 namespace {
 

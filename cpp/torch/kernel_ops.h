@@ -31,6 +31,18 @@ std::tuple<at::Tensor, at::Tensor> fused_add_rms_norm_(const at::Tensor& x,
                                                        const at::Tensor* weight, double epsilon,
                                                        std::optional<int64_t> variance_size);
 
+// The same for callers that have made sure of everything above: an impl whose rule says it. The
+// checks cost as much as a small row. `rms_norm` and `fused_add_rms_norm_` of other arguments than
+// those are undefined here.
+namespace unchecked {
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
+                    std::optional<int64_t> variance_size);
+std::tuple<at::Tensor, at::Tensor> fused_add_rms_norm_(const at::Tensor& x,
+                                                       const at::Tensor& x_residual,
+                                                       const at::Tensor* weight, double epsilon,
+                                                       std::optional<int64_t> variance_size);
+}  // namespace unchecked
+
 // Defines the library vllm_ir_C with its CPU and Meta kernels, for the life of the process. Call it
 // once, when the module is loaded. Throws c10::Error when the library exists already (another copy
 // of vllm_ir).

@@ -26,6 +26,8 @@ _C.set_batch_invariant(envs.batch_invariant())
 notices.install()
 
 from vllm_ir import ops, rules  # noqa: E402
+from vllm_ir.declare import register_op  # noqa: E402
+from vllm_ir.entries import load_entries  # noqa: E402
 from vllm_ir.errors import (  # noqa: E402
     DonationError,
     DuplicateError,
@@ -39,7 +41,7 @@ from vllm_ir.errors import (  # noqa: E402
 from vllm_ir.explain import Explanation, Report  # noqa: E402
 from vllm_ir.impl import IrOpImpl  # noqa: E402
 from vllm_ir.notices import refresh_log_level  # noqa: E402
-from vllm_ir.op import IrOp, load_entries, register_op  # noqa: E402
+from vllm_ir.op import IrOp  # noqa: E402
 from vllm_ir.platforms import Platform, current_platform, set_platform  # noqa: E402
 from vllm_ir.plugins import load_plugins  # noqa: E402
 from vllm_ir.priority import IrOpPriorityConfig, KernelConfig, combine  # noqa: E402

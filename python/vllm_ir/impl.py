@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from vllm_ir import _C
+from vllm_ir.entries import entry_library
 from vllm_ir.errors import IrTypeError, IrValueError
 from vllm_ir.facts import set_once
 from vllm_ir.rules import Rule
@@ -103,7 +104,7 @@ class IrOpImpl:
             if fn is not None and not _add_source(fn, parts):
                 return None
         if self.entry:
-            parts.append(_file_hash(self.op.entry_library(self.entry)))
+            parts.append(_file_hash(entry_library(self.entry)))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def __repr__(self) -> str:

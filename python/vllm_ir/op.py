@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`register_op` and `IrOp`: an op is declared once by a function that says what it means.
+"""`IrOp`: what people see of an op.
 
 The call itself is C++ (`cpp/python/irop_call.cpp`); this module gives it names, checks and the
 `__call__` that Dynamo and `inspect` read.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -22,7 +21,7 @@ from vllm_ir.errors import (
     unknown_name,
 )
 from vllm_ir.explain import Decision, Explanation, ImplCounts, OpReport
-from vllm_ir.facts import set_once
+from vllm_ir.facts import caller, set_once
 from vllm_ir.impl import (
     IrOpImpl,
     SupportsArgs,
@@ -31,15 +30,11 @@ from vllm_ir.impl import (
     check_supports_args,
     dtype_name,
 )
-from vllm_ir.schema import OpSchema, schema_of
+from vllm_ir.schema import OpSchema
 from vllm_ir.tolerance import DEFAULTS, Tolerance
 from vllm_ir.torch_wrap import torch_wrap_enabled
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# Called with every op that is declared from now on; the platform's defaults come this way.
-on_declare: list[Callable[["IrOp"], None]] = []
-_ENTRY_LIBRARIES: dict[str, str] = {}  # entry name -> file; built-in entries are not in it
 
 
 class _Registry(dict[str, "IrOp"]):
@@ -98,7 +93,7 @@ class IrOp(_C.IrOpBase):
         self._tolerances: dict[torch.dtype, Tolerance] = {}
         self._maybe_inplace: MaybeInplace | None = None
         if allow_inplace:
-            self._maybe_inplace = _with_call(MaybeInplace, schema)(self, packet, defaults)
+            self._maybe_inplace = with_call(MaybeInplace, schema)(self, packet, defaults)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -194,7 +189,7 @@ class IrOp(_C.IrOpBase):
             ...              variance_size: int | None = None) -> Tensor:
             ...     return my_library.rms_norm(x, weight, epsilon)
         """
-        source = _caller()
+        source = caller()
         where = f"vllm_ir.{self.name}.{provider}"
         if not isinstance(provider, str):
             raise IrTypeError(
@@ -393,10 +388,6 @@ class IrOp(_C.IrOpBase):
         )
         return OpReport(self.name, impls, gradient_calls)
 
-    def entry_library(self, entry: str) -> str:
-        """Return the file that holds a C++ entry."""
-        return _ENTRY_LIBRARIES.get(entry, _C.__file__)
-
     # ---- off the fast path -------------------------------------------------------------------
 
     def _call_off_fast_path(self, *args: Any, **kwargs: Any) -> Any:
@@ -444,137 +435,6 @@ class MaybeInplace(_C.IrOpBase):
         return self._run_unwrapped(self.op.bind(*args, **kwargs))
 
 
-@overload
-def register_op(fn: Callable[..., Any], /) -> IrOp: ...
-@overload
-def register_op(
-    fn: None = None,
-    *,
-    name: str | None = None,
-    activations: Sequence[str] | None = None,
-    allow_inplace: bool = False,
-) -> Callable[[Callable[..., Any]], IrOp]: ...
-def register_op(
-    fn: Callable[..., Any] | None = None,
-    *,
-    name: str | None = None,
-    activations: Sequence[str] | None = None,
-    allow_inplace: bool = False,
-) -> IrOp | Callable[[Callable[..., Any]], IrOp]:
-    """Declare an op by its native function: the meaning, the default and the test reference.
-
-    Args:
-        fn: The native function. Parameters are positional-or-keyword with annotations that torch's
-            schema inference takes; the result is a Tensor or a tuple of Tensors.
-        name: The op's name; default: the function's. Must match `^[a-z_][a-z0-9_]*$`.
-        activations: Tensor parameters that may be donated; default: those whose name starts
-            with `x`.
-        allow_inplace: Also make `op.maybe_inplace`. Needs as many results as activations.
-
-    Returns:
-        The op; without `fn`, a decorator.
-
-    Raises:
-        IrValueError: A bad name, signature or activation list.
-        DuplicateError: The name is taken; the message names both places.
-
-    Example:
-        >>> @ir.register_op
-        ... def scaled_add(x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
-        ...     return x + scale * y
-        >>> scaled_add(torch.ones(2), torch.ones(2))
-        tensor([2., 2.])
-    """
-    source = _caller()
-
-    def decorate(native: Callable[..., Any]) -> IrOp:
-        return _declare(native, name, activations, allow_inplace, source)
-
-    return decorate if fn is None else decorate(fn)
-
-
-def _declare(
-    native: Callable[..., Any],
-    name: str | None,
-    activations: Sequence[str] | None,
-    allow_inplace: bool,
-    source: str,
-) -> IrOp:
-    op_name = getattr(native, "__name__", repr(native)) if name is None else name
-    if not isinstance(op_name, str):
-        raise IrTypeError(f"vllm_ir: an op name must be a string, got {type(op_name).__name__}.")
-    where = f"vllm_ir.{op_name}"
-    check_flag("allow_inplace", allow_inplace, where)
-    if _hidden_in_torch_ops(op_name):
-        raise IrValueError(
-            f"vllm_ir: op name '{op_name}' is invalid. torch.ops.vllm_ir.{op_name} means something "
-            "else; choose another name."
-        )
-    schema = schema_of(native, where)
-    donated = _activations(schema, activations, where)
-    _C.define_op(
-        op_name,
-        [(p.name, p.kind, p.optional, p.has_default, p.name in donated) for p in schema.params],
-        allow_inplace,
-        schema.tensor_outputs,
-        schema.text,
-        schema.donating_text(donated) if allow_inplace else "",
-        source,
-    )
-    op = _with_call(IrOp, schema)(op_name, native, schema, donated, allow_inplace, source)
-    IrOp.registry[op_name] = op
-    impl = IrOpImpl(
-        op,
-        "native",
-        native,
-        supported=True,
-        unsupported_reason="",
-        supports_args=None,
-        inplace=False,
-        batch_invariant=True,
-        entry="",
-        memoise=False,
-        source=source,
-    )
-    impl.register()
-    op._impls["native"] = impl
-    _register_fakes(op)
-    for told in on_declare:
-        told(op)
-    return op
-
-
-def _hidden_in_torch_ops(name: str) -> bool:
-    """Whether an attribute of the namespace itself would be found in place of the operator."""
-    namespace = torch.ops.vllm_ir
-    own = vars(namespace).get(name)
-    shown = own is None or isinstance(own, torch._ops.OpOverloadPacket)
-    return hasattr(type(namespace), name) or not shown
-
-
-def _activations(
-    schema: OpSchema, activations: Sequence[str] | None, where: str
-) -> tuple[str, ...]:
-    if activations is None:
-        return tuple(p.name for p in schema.params if p.name[0] == "x" and p.kind == "Tensor")
-    if isinstance(activations, str):
-        raise IrTypeError(f"{where}: activations must be a list of names, got str.")
-    for name in activations:
-        if name not in schema.param_names():
-            raise UnknownNameError(unknown_name(where, "activation", name, schema.param_names()))
-    # In parameter order: results correspond to activations by position.
-    return tuple(n for n in schema.param_names() if n in activations)
-
-
-def _register_fakes(op: IrOp) -> None:
-    def fake(*args: Any, **kwargs: Any) -> Any:
-        return op._fake(*args, **kwargs)
-
-    overloads = ["", ".maybe_inplace"] if op.allow_inplace else [""]
-    for suffix in overloads:
-        torch.library.register_fake(f"vllm_ir::{op.name}{suffix}", fake)
-
-
 def _defaults(schema: OpSchema) -> dict[str, Any]:
     return {p.name: p.default for p in schema.params if p.has_default}
 
@@ -582,7 +442,7 @@ def _defaults(schema: OpSchema) -> dict[str, Any]:
 B = TypeVar("B", bound=_C.IrOpBase)
 
 
-def _with_call(base: type[B], schema: OpSchema) -> type[B]:
+def with_call(base: type[B], schema: OpSchema) -> type[B]:
     """Return a subclass whose Python `__call__` has the op's exact signature.
 
     Dynamo and `inspect` read it and find the torch operator behind it, with keywords put in their
@@ -603,23 +463,3 @@ def _op_named(name: str, module: str) -> IrOp:
     if name not in IrOp.registry:
         __import__(module)
     return IrOp.registry[name]
-
-
-def _caller() -> str:
-    frame = sys._getframe(2)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def load_entries(path: str) -> list[str]:
-    """Load a shared library of C++ entries (`vllm_ir/entry.h`) and return their names.
-
-    Args:
-        path: The library. It stays loaded, and must be built for the torch minor that runs.
-
-    Raises:
-        IrValueError: It can't be loaded, holds no entries, or was built for another torch.
-        DuplicateError: An entry's name is taken by another library.
-    """
-    names = _C.load_entries(str(path))
-    _ENTRY_LIBRARIES.update(dict.fromkeys(names, str(path)))
-    return names

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from vllm_ir import _C, entry_points, log
+from vllm_ir.declare import on_declare
 from vllm_ir.entry_points import Loaded
 from vllm_ir.errors import IrTypeError, UnknownNameError
-from vllm_ir.op import IrOp, on_declare
+from vllm_ir.op import IrOp
 from vllm_ir.priority import IrOpPriorityConfig
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from vllm_ir import _C, log
+from vllm_ir import _C
 from vllm_ir.errors import (
     IrError,
     IrRuntimeError,

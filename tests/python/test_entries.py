@@ -15,7 +15,7 @@ from torch.utils.cpp_extension import TORCH_LIB_PATH
 from toys import new_name, raises_exactly, runs
 
 import vllm_ir as ir
-from vllm_ir import op as op_module
+from vllm_ir import entries as entries_module
 from vllm_ir.errors import DuplicateError, IrValueError, UnknownNameError
 
 SOURCE = """
@@ -143,7 +143,7 @@ def test_the_library_is_part_of_the_impl_s_identity(library, monkeypatch, tmp_pa
     assert before is not None
     changed = tmp_path / "changed.so"
     changed.write_bytes(library.read_bytes() + b"!")
-    monkeypatch.setitem(op_module._ENTRY_LIBRARIES, "demo::scale", str(changed))
+    monkeypatch.setitem(entries_module._LIBRARIES, "demo::scale", str(changed))
     assert impl.uuid() not in (None, before)
 
 

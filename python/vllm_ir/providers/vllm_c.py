@@ -2,7 +2,8 @@
 """Provider `vllm_c`: this project's own C++ kernels.
 
 For each op a rule (what the kernel takes), a traceable body over `torch.ops.vllm_ir_C`, and the
-C++ entry that eager calls use. Body and entry run the same kernel.
+C++ entry that eager calls use. Body and entry run the same kernel; the entry leaves the checks to
+the rule, so the rule must say everything that the kernel needs.
 """
 
 import torch
@@ -34,7 +35,7 @@ _ADD = (
 
 
 @ops.rms_norm.register_impl(
-    "vllm_c", supports_args=_NORM, batch_invariant=True, entry="vllm_ir_C::rms_norm"
+    "vllm_c", supports_args=_NORM, batch_invariant=True, entry="vllm_ir_C::rms_norm_unchecked"
 )
 def rms_norm(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
@@ -49,7 +50,7 @@ def rms_norm(
     supports_args=_NORM & _ADD,
     inplace=True,
     batch_invariant=True,
-    entry="vllm_ir_C::fused_add_rms_norm_",
+    entry="vllm_ir_C::fused_add_rms_norm_unchecked_",
 )
 def fused_add_rms_norm(
     x: Tensor,
