@@ -5,11 +5,13 @@ Each test is named after its id in the list of cases, and covers the kind, not o
 """
 
 import itertools
+import random
 import threading
 
 import pytest
 import torch
 from norm_inputs import DTYPES, WEIGHTS, Norm, inplace_norm
+from random_programs import elements_of
 from torch import Tensor
 from toys import new_name, new_toy, runs
 
@@ -260,6 +262,46 @@ def test_d19_donated_views_of_one_base_leave_the_rest_of_it(inplace_op, provider
             got = op.maybe_inplace(x, r, weight, 1e-6)
         torch.testing.assert_close(got, want, atol=1e-2, rtol=2e-2)
         assert not before.changed(except_in=[x, r])
+
+
+def random_view(draw, base):
+    """A view of the base with any shape, strides and offset that fit."""
+    shape = [draw.randint(1, 4) for _ in range(draw.randint(0, 2))] + [draw.randint(1, 8)]
+    strides = [draw.choice((0, 1, 2, 4, 8, 16, 24)) for _ in shape[:-1]] + [
+        draw.choice((1, 1, 1, 2))
+    ]
+    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    return base.as_strided(shape, strides, draw.randint(0, base.numel() - 1 - last))
+
+
+def test_d19_what_is_accepted_for_donation_never_overlaps():
+    """Random views of one base: accepted ones are disjoint, and give what copies of them give."""
+    op, draw = ir.ops.fused_add_rms_norm, random.Random(0)
+    accepted = 0
+    for _ in range(4_000):
+        base = torch.randn(256)
+        x = random_view(draw, base)
+        r = base.as_strided(x.shape, x.stride(), draw.randint(0, 40))
+        weight = (
+            base.as_strided(x.shape[-1:], (1,), draw.randint(0, 240))
+            if draw.random() < 0.5
+            else None
+        )
+        args = (x, r, weight, 0.1)
+        want = op.impls["native"].impl_fn(
+            *(a.clone() if isinstance(a, Tensor) else a for a in args)
+        )
+        if not refusal(op, "vllm_c", *args):
+            accepted += 1
+            views = [t for t in (x, r, weight) if t is not None]
+            taken = [elements_of(t) for t in views]
+            assert len(frozenset().union(*taken)) == sum(t.numel() for t in views), views
+        before = Memory([base])
+        with op.set_priority(["vllm_c"]):
+            got = op.maybe_inplace(*args)
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+        assert not before.changed(except_in=[x, r])
+    assert accepted > 400
 
 
 # --- choices

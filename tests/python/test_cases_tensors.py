@@ -258,13 +258,17 @@ def test_d38_the_fake_has_the_strides_of_every_provider(op_and_provider, dtype, 
     assert_matches_native(op, "native" if reason else provider, *args)
 
 
-@pytest.mark.parametrize("first", STRIDES)
-@pytest.mark.parametrize("second", STRIDES)
+PAIRS = [
+    (first, second)
+    for first, second in itertools.product(STRIDES, repeat=2)
+    if STRIDES[first](torch.empty(6, 6, 6)).shape == STRIDES[second](torch.empty(6, 6, 6)).shape
+]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_d38_the_fake_has_the_strides_of_two_activations_laid_out_differently(first, second):
     op = ir.ops.fused_add_rms_norm
     x, r = (STRIDES[s](torch.randn(6, 6, 6)) for s in (first, second))
-    if x.shape != r.shape:
-        pytest.skip("these two make different shapes")
     args = (x, r, torch.randn(x.shape[-1]), 1e-6, None)
     for provider in op.supported_providers():
         if not refusal(op, provider, *args):
