@@ -515,7 +515,6 @@ def test_scopes_that_close_out_of_order(op):
     assert ran(op) == "native"
 
 
-@pytest.mark.xfail(run=False, reason="hangs: the scope becomes its own outer scope")
 def test_a_scope_left_in_another_context_may_be_opened_again():
     script = """
         import contextvars, torch, vllm_ir as ir
