@@ -128,8 +128,13 @@ ClauseSpec make_clause(const std::string& kind, std::vector<std::string> args,
 }
 
 Clause::Clause(ClauseSpec spec, const std::vector<Param>& params, const std::string& where)
-    : spec_(std::move(spec)) {
-  const KindFacts& facts = facts_of(spec_.kind);
+    : kind_(spec.kind),
+      arg_count_(static_cast<int8_t>(spec.args.size())),
+      allowed_(spec.allowed),
+      number_(spec.number),
+      spec_(std::move(spec)) {
+  const KindFacts& facts = facts_of(kind_);
+  compares_ = facts.min_args == 2;
   for (size_t i = 0; i < spec_.args.size(); ++i) {
     const int at = find_param(params, spec_.args[i]);
     if (at < 0) {
@@ -145,14 +150,14 @@ Clause::Clause(ClauseSpec spec, const std::vector<Param>& params, const std::str
                                          spec_.args[i] + "' to be " + noun_of(want) + ", got " +
                                          noun_of(got) + ".");
     }
-    args_[i] = at;
+    args_[i] = static_cast<int8_t>(at);
   }
   rejections_ = std::make_unique<std::atomic<uint64_t>[]>(static_cast<size_t>(slots()));
   reset_counts();
 }
 
 int Clause::slots() const noexcept {
-  switch (spec_.kind) {
+  switch (kind_) {
     case ClauseKind::kDtype:
     case ClauseKind::kDtypeSameOr:
       return kDTypeCount;

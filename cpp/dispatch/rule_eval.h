@@ -146,6 +146,8 @@ inline bool holds(const Clause& c, const Args& args) {
   if (args.is_none(i) && c.kind() != ClauseKind::kNoOverlap) {
     return c.kind() != ClauseKind::kIsGiven;
   }
+  const int j = c.arg(1);
+  if (c.compares() && args.is_none(j)) return true;
   switch (c.kind()) {
     case ClauseKind::kIsNone:
       return false;
@@ -179,12 +181,6 @@ inline bool holds(const Clause& c, const Args& args) {
     }
     case ClauseKind::kNoOverlap:
       return detail::no_overlap(c, args);
-    default:
-      break;
-  }
-  const int j = c.arg(1);  // the clauses of two arguments
-  if (args.is_none(j)) return true;
-  switch (c.kind()) {
     case ClauseKind::kDtypeSameOr:
       return args.dtype(i) == args.dtype(j) || c.allows(args.dtype(i));
     case ClauseKind::kSameDevice:
@@ -196,9 +192,8 @@ inline bool holds(const Clause& c, const Args& args) {
              args.size(i, 0) == detail::last_size(args, j);
     case ClauseKind::kWithinLastDim:
       return detail::within_last_dim(args, i, j);
-    default:
-      return false;
   }
+  return false;
 }
 
 // The first clause that rejects, or nullptr.

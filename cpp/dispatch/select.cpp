@@ -5,22 +5,27 @@
 
 namespace vllm_ir {
 
-std::string Decision::to_string() const {
+const char* name_of(Status status) noexcept {
   switch (status) {
     case Status::kSelected:
       return "selected";
     case Status::kRejected:
-      return "rejected: " + reason;
+      return "rejected";
     case Status::kUnsupported:
-      return "unsupported: " + reason;
+      return "unsupported";
     case Status::kNotListed:
       return "not in the priority list";
     case Status::kUnreachable:
-      return reason;
+      return "unreachable";
     case Status::kNotReached:
       return "not reached";
   }
   return "";
+}
+
+std::string Decision::to_string() const {
+  if (status == Status::kUnreachable) return reason;  // "unreachable behind X"
+  return name_of(status) + (reason.empty() ? "" : ": " + reason);
 }
 
 void add_unwalked(const Op& op, const Table& table, Explanation& out) {

@@ -64,6 +64,8 @@ enum class Status : uint8_t {
   kNotReached,
 };
 
+const char* name_of(Status status) noexcept;  // "not reached"
+
 struct Decision {
   const Impl* impl;
   Status status;

@@ -268,24 +268,6 @@ void unpack_leniently(const IrOpObject& self, PyObject* const* objects, Arg* out
   }
 }
 
-const char* name_of(Status status) {
-  switch (status) {
-    case Status::kSelected:
-      return "selected";
-    case Status::kRejected:
-      return "rejected";
-    case Status::kUnsupported:
-      return "unsupported";
-    case Status::kNotListed:
-      return "not in the priority list";
-    case Status::kUnreachable:
-      return "unreachable";
-    case Status::kNotReached:
-      return "not reached";
-  }
-  return "";
-}
-
 // Arguments that are only looked at: unpacked from a tuple with every parameter.
 class LookedAt {
  public:
