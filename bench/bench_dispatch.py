@@ -6,8 +6,10 @@ hand-written METH_FASTCALL (the floor), to torch.ops, and to impls of IR ops, so
 differ by the route only. All rows are measured against each other in one process, in inference
 mode, on one thread.
 
-    python bench/bench_dispatch.py [--only TEXT] [--json FILE] python bench/bench_dispatch.py --only
-    "op call, no-op impl" --loops 100000     # no clock: for instruction counters
+    python bench/bench_dispatch.py [--only TEXT] [--json FILE]
+    python bench/bench_dispatch.py --only "op call, no-op impl" --loops 100000
+
+The second form keeps no clock: it is for instruction counters.
 """
 
 import sys

@@ -3,7 +3,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ class Sheet:
         }
 
     def finish(self, json_file: Path | None) -> None:
-        """Print the goals and writes the JSON document when a file was asked for."""
+        """Print the goals, and write the JSON document when a file was asked for."""
         self.print_goals()
         if json_file is not None:
             json_file.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
@@ -118,8 +118,3 @@ def bench_arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to FILE")
     parser.add_argument("--only", metavar="TEXT", help="only the rows whose label contains TEXT")
     return parser
-
-
-def chosen(labels: Sequence[str], only: str | None) -> set[str]:
-    """Return the labels that `--only` selects."""
-    return {label for label in labels if only is None or only in label}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every error of vllm_ir: one base class, each child also the built-in class that a user expects.
 
-The C++ core raises through these classes too (`cpp/python/error_bridge.cpp` looks them up by name),
+The C++ core raises through these classes too (`cpp/python/errors.cpp` looks them up by name),
 so a message has one home and `except ValueError` works wherever the check was made.
 """
 

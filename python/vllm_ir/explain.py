@@ -89,7 +89,7 @@ class OpReport:
         ran = [i for i in self.impls if i.selected]
         # Native last: the reasons behind it are why the others did not run.
         ran.sort(key=lambda i: (i.provider == "native", -i.selected))
-        # A call may end among the predicates, after some rejections.
+        # A call may end among the callables, after some rejections.
         parts = [f"{i.provider} {i.selected}" for i in ran] or ["none ran"]
         reasons = self._reasons()
         if reasons:
