@@ -15,7 +15,8 @@ from vllm_ir import cli
 from vllm_ir.env_report import env_report
 from vllm_ir.errors import IrError, IrValueError
 from vllm_ir.explain_report import explain_report
-from vllm_ir.list_report import find_op, list_report
+from vllm_ir.list_report import list_report
+from vllm_ir.op import IrOp
 from vllm_ir.sample_args import Sample, parse_shape
 
 
@@ -48,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
     show = commands.add_parser("list", help="ops, their implementations and effective priorities")
     show.add_argument("op", nargs="*", help="only these ops")
-    show.set_defaults(run=lambda args: list_report([find_op(name) for name in args.op]))
+    show.set_defaults(run=lambda args: list_report([IrOp.registry[name] for name in args.op]))
 
     explain = commands.add_parser("explain", help="the decision for sample arguments of an op")
     explain.add_argument("op")
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 def _explain(args: argparse.Namespace) -> _Report:
     given = dict(_name_and_value(text) for text in args.arg)
     sample = Sample(parse_shape(args.shape), args.dtype, args.device, given)
-    return explain_report(find_op(args.op), sample)
+    return explain_report(IrOp.registry[args.op], sample)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

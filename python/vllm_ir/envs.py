@@ -71,11 +71,6 @@ def raw(name: str) -> str | None:
     return text or None
 
 
-def values() -> dict[str, str]:
-    """Return the variables of the table that are set, by name."""
-    return {row.name: text for row in TABLE if (text := raw(row.name)) is not None}
-
-
 def unknown() -> dict[str, str]:
     """Return the hint for each variable that starts with VLLM_IR_ and means nothing, by name."""
     known = [row.name for row in TABLE]

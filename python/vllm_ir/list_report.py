@@ -5,7 +5,6 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from vllm_ir.errors import UnknownNameError, unknown_name
 from vllm_ir.impl import IrOpImpl
 from vllm_ir.op import IrOp
 from vllm_ir.platforms import current_platform
@@ -80,18 +79,6 @@ class ListReport:
 
     def __str__(self) -> str:
         return "\n\n".join([f"Platform {self.platform}. {self.rule}", *map(str, self.ops)])
-
-
-def find_op(name: str) -> IrOp:
-    """Return a registered op.
-
-    Raises:
-        UnknownNameError: No op has this name.
-    """
-    op = IrOp.registry.get(name)
-    if op is None:
-        raise UnknownNameError(unknown_name("vllm_ir", "op", name, IrOp.registry))
-    return op
 
 
 def list_report(ops: Sequence[IrOp] = ()) -> ListReport:

@@ -42,11 +42,6 @@ def load_plugins() -> tuple[PluginRecord, ...]:
         return entry_points.records()
 
 
-def plugin_records() -> tuple[PluginRecord, ...]:
-    """Return what became of each installed plugin; loads nothing."""
-    return entry_points.records()
-
-
 def _load() -> None:
     platforms.import_kernels()
     entry_points.load_group(entry_points.PROVIDERS, _register)

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
-
 import pytest
 
 from vllm_ir import envs
@@ -31,7 +29,6 @@ def test_defaults(read, default):
 def test_an_empty_value_counts_as_not_set(monkeypatch, name):
     monkeypatch.setenv(name, " ")
     assert envs.raw(name) is None
-    assert name not in envs.values()
 
 
 @pytest.mark.parametrize(
@@ -112,9 +109,3 @@ def test_a_misspelt_variable_is_pointed_out(monkeypatch):
 def test_the_table_is_complete():
     assert len({row.name for row in envs.TABLE}) == len(envs.TABLE)
     assert all(row.meaning and row.allowed for row in envs.TABLE)
-
-
-def test_values_holds_what_is_set(monkeypatch):
-    monkeypatch.setenv("VLLM_IR_STRICT", "1")
-    assert envs.values() == {"VLLM_IR_STRICT": "1"}
-    assert os.environ["VLLM_IR_STRICT"] == "1"
