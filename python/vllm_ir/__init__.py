@@ -17,7 +17,7 @@ from vllm_ir._version_check import check_torch
 
 check_torch()  # before the extension is loaded: beside another torch it may misbehave in silence
 
-from vllm_ir import _C, envs, log, notices  # noqa: E402
+from vllm_ir import _C, _build_info, envs, log, notices  # noqa: E402
 
 envs.check()
 log.configure()
@@ -55,7 +55,7 @@ from vllm_ir.torch_wrap import enable_torch_wrap, set_default_torch_wrap  # noqa
 
 load_plugins()
 
-__version__ = "0.1.0"
+__version__ = _build_info.VERSION
 
 __all__ = [
     "DonationError",
