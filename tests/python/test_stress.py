@@ -243,7 +243,7 @@ def test_priorities_change_under_running_calls(quick_switches):
             done.set()
 
     run_threads(call(0), call(1), changes)
-    assert min(calls) > 100
+    assert min(calls) > 0
     assert sum(counts(op).values()) - before == sum(calls)
 
 
