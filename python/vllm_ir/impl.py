@@ -3,16 +3,16 @@
 
 import hashlib
 import inspect
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
 from vllm_ir import _C
 from vllm_ir.entries import entry_library
-from vllm_ir.errors import IrTypeError, IrValueError
+from vllm_ir.errors import IrValueError
 from vllm_ir.facts import set_once
+from vllm_ir.flags import check_flag as check_flag  # declare.py takes it from here
 from vllm_ir.rules import Rule
 from vllm_ir.schema import OpSchema, schema_of
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vllm_ir.op import IrOp
 
 SupportsArgs = Callable[..., bool] | Rule
+
+_registering = threading.RLock()
 
 
 class IrOpImpl:
@@ -103,8 +105,8 @@ class IrOpImpl:
         for fn in (self.impl_fn, self._callable):
             if fn is not None and not _add_source(fn, parts):
                 return None
-        if self.entry:
-            parts.append(_file_hash(entry_library(self.entry)))
+        if self.entry and not _add_file(entry_library(self.entry), parts):
+            return None
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def __repr__(self) -> str:
@@ -133,8 +135,21 @@ class IrOpImpl:
         }
 
     def register(self) -> None:
-        """Hand the implementation to the C++ core, which makes it selectable."""
-        _C.add_impl(self.op.name, self.provider, self.impl_fn, self._callable, self.options())
+        """Hand the implementation to the C++ core, which makes it selectable.
+
+        It is in `op.impls` before: another thread may choose it, and look for it there, at once.
+        """
+        impls = self.op._impls
+        with _registering:
+            first = impls.setdefault(self.provider, self) is self
+            try:
+                _C.add_impl(
+                    self.op.name, self.provider, self.impl_fn, self._callable, self.options()
+                )
+            except BaseException:
+                if first:
+                    del impls[self.provider]
+                raise
 
 
 def _impl_of(op: "IrOp", provider: str) -> IrOpImpl:
@@ -142,22 +157,25 @@ def _impl_of(op: "IrOp", provider: str) -> IrOpImpl:
 
 
 def _add_source(fn: Callable[..., Any], parts: list[str]) -> bool:
-    if getattr(fn, "__closure__", None):
-        return False  # captured values may differ from run to run
+    # A closure, the instance of a bound method, the arguments of a partial, the state of a callable
+    # object: values that no file shows, and that may differ from run to run.
+    if not inspect.isfunction(fn) or fn.__closure__:
+        return False
     try:
         path = inspect.getsourcefile(fn)
         parts.append(inspect.getsource(fn))
-    except (OSError, TypeError):
-        return False  # typed at a prompt, or built in
-    if path is None:
-        return False
+    except OSError:
+        return False  # typed at a prompt
     # The whole file: the function may call its neighbours.
-    parts.append(_file_hash(path))
+    return path is not None and _add_file(path, parts)
+
+
+def _add_file(path: str, parts: list[str]) -> bool:
+    try:
+        parts.append(hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    except OSError:
+        return False  # gone since it was loaded, or not ours to read
     return True
-
-
-def _file_hash(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def check_impl_schema(op_schema: OpSchema, fn: Callable[..., Any], where: str) -> None:
@@ -171,7 +189,7 @@ def check_impl_schema(op_schema: OpSchema, fn: Callable[..., Any], where: str) -
 
 
 def check_supports_args(op_schema: OpSchema, supports_args: object, where: str) -> None:
-    """Raise IrValueError unless the predicate can be called with native's arguments."""
+    """Raise IrValueError unless the rule or callable can be called with native's arguments."""
     if isinstance(supports_args, Rule):
         return
     if not callable(supports_args):
@@ -215,15 +233,3 @@ def _same_default(a: object, b: object) -> bool:
 
 def _shown(default: object) -> str:
     return "no default" if default is inspect.Parameter.empty else repr(default)
-
-
-def check_flag(name: str, value: object, where: str) -> bool:
-    """Return the flag; anything but a bool is an error, since a string is always true."""
-    if not isinstance(value, bool):
-        raise IrTypeError(f"{where}: {name} must be a bool, got {type(value).__name__}.")
-    return value
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return "float16" for torch.float16."""
-    return str(dtype).removeprefix("torch.")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from vllm_ir import _C
+from vllm_ir.dtypes import dtype_name
 from vllm_ir.errors import (
     IrRuntimeError,
     IrTypeError,
@@ -22,13 +23,12 @@ from vllm_ir.errors import (
 )
 from vllm_ir.explain import Decision, Explanation, ImplCounts, OpReport
 from vllm_ir.facts import caller, set_once
+from vllm_ir.flags import check_flag
 from vllm_ir.impl import (
     IrOpImpl,
     SupportsArgs,
-    check_flag,
     check_impl_schema,
     check_supports_args,
-    dtype_name,
 )
 from vllm_ir.schema import OpSchema
 from vllm_ir.tolerance import DEFAULTS, Tolerance
@@ -179,7 +179,7 @@ class IrOp(_C.IrOpBase):
 
         Raises:
             DuplicateError: The provider is registered already, or reserved.
-            IrValueError: A bad name, schema or predicate; `inplace` on an op without
+            IrValueError: A bad name, schema or callable; `inplace` on an op without
                 `allow_inplace`.
             UnknownNameError: No such entry.
 
@@ -222,7 +222,6 @@ class IrOp(_C.IrOpBase):
                 source=source,
             )
             impl.register()
-            self._impls[provider] = impl
             return impl
 
         return decorate
@@ -263,6 +262,26 @@ class IrOp(_C.IrOpBase):
                 "Use @op.register_input_generator."
             )
         return self._input_generator(**kwargs)
+
+    def sample_inputs(self, **wishes: Any) -> tuple[Any, ...]:
+        """Return sample arguments; a keyword that the generator doesn't take is left out.
+
+        Args:
+            **wishes: Usual ones are `num_tokens`, `hidden_size`, `dtype` and `device`.
+
+        Raises:
+            IrRuntimeError: The op has no generator.
+        """
+        return self.generate_inputs(**self.generator_takes(wishes))
+
+    def generator_takes(self, wishes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the wishes that the input generator has a keyword for; none without one."""
+        if self._input_generator is None:
+            return {}
+        parameters = inspect.signature(self._input_generator).parameters
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return dict(wishes)
+        return {name: value for name, value in wishes.items() if name in parameters}
 
     def override_tolerance(self, dtype: torch.dtype, *, atol: float, rtol: float) -> None:
         """Set how far an implementation of this op may be from native in a dtype."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from vllm_ir import _C
+from vllm_ir.dtypes import dtype_name
 
 # kind, parameter names, allowed dtypes or devices, number
 Clause = tuple[str, tuple[str, ...], tuple[str, ...], int]
@@ -46,7 +47,7 @@ def _rule(kind: str, *params: str, values: tuple[str, ...] = (), number: int = 0
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> tuple[str, ...]:
-    return tuple(str(d).removeprefix("torch.") for d in dtypes)
+    return tuple(map(dtype_name, dtypes))
 
 
 def dtype(param: str, *allowed: torch.dtype) -> Rule:

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from vllm_ir import dtypes
 from vllm_ir.errors import IrValueError, nearest
 from vllm_ir.op import IrOp
 
-_DTYPES = {
-    name: value for name in dir(torch) if isinstance(value := getattr(torch, name), torch.dtype)
-}
 _TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
 _EPSILON = 1e-6
 # Out of memory, a device that isn't there, a torch without CUDA, a size above 2**63.
@@ -78,22 +76,19 @@ def describe(value: object) -> str:
     """Return a short text: `float32[4, 64] on cpu` for a tensor, else the repr."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    dtype = str(value.dtype).removeprefix("torch.")
-    return f"{dtype}{list(value.shape)} on {value.device}"
+    return f"{dtypes.dtype_name(value.dtype)}{list(value.shape)} on {value.device}"
 
 
 def _generated(op: IrOp, sample: Sample) -> dict[str, object]:
     """Return the arguments of the op's own generator; empty when it has none for such a shape."""
     if not op.has_input_generator or len(sample.shape) != 2:
         return {}
-    num_tokens, hidden_size = sample.shape
-    options = {"dtype": _dtype(sample.dtype), "device": sample.device}
-    try:
-        args = op.generate_inputs(num_tokens=num_tokens, hidden_size=hidden_size, **options)
-    except TypeError:
-        return {}  # it takes other keywords: sizes of another kind
-    except _TORCH_REFUSES as error:
-        raise _refused(sample, sample.shape, sample.dtype, error) from error
+    sizes = dict(zip(("num_tokens", "hidden_size"), sample.shape, strict=True))
+    if op.generator_takes(sizes) != sizes:
+        return {}  # it takes sizes of another kind
+    # What torch refuses, it refuses here; an error of the generator itself passes as it is.
+    _tensor(sample, sample.shape, sample.dtype)
+    args = op.sample_inputs(**sizes, dtype=_dtype(sample.dtype), device=sample.device)
     return dict(zip(op.signature.parameters, args, strict=False))
 
 
@@ -136,12 +131,12 @@ def _tensor(sample: Sample, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
 
 
 def _dtype(name: str) -> torch.dtype:
-    if name not in _DTYPES:
+    if name not in dtypes.BY_NAME:
         raise IrValueError(
             f"vllm_ir.explain: a dtype is one of torch's, such as bfloat16, "
-            f"got {name!r}.{nearest(name, _DTYPES)}"
+            f"got {name!r}.{nearest(name, dtypes.BY_NAME)}"
         )
-    return _DTYPES[name]
+    return dtypes.BY_NAME[name]
 
 
 def _refused(sample: Sample, shape: tuple[int, ...], dtype: str, error: Exception) -> IrValueError:

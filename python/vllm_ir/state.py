@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vllm_ir import _C
 from vllm_ir.explain import Report
+from vllm_ir.flags import check_flag
 from vllm_ir.op import IrOp
 
 
@@ -13,8 +14,11 @@ def set_strict(on: bool) -> None:
 
     In strict mode it is an error when a provider that the user named doesn't run: because it is
     unsupported, rejects the arguments, or has a `supports_args` that misbehaves.
+
+    Raises:
+        IrTypeError: Not a bool.
     """
-    _C.set_strict(bool(on))
+    _C.set_strict(check_flag("on", on, "vllm_ir.set_strict"))
 
 
 def set_batch_invariant(on: bool) -> None:
@@ -22,8 +26,11 @@ def set_batch_invariant(on: bool) -> None:
 
     Takes effect at the next call, in all threads and open scopes. Others are skipped with that
     reason.
+
+    Raises:
+        IrTypeError: Not a bool.
     """
-    _C.set_batch_invariant(bool(on))
+    _C.set_batch_invariant(check_flag("on", on, "vllm_ir.set_batch_invariant"))
 
 
 def report(reset: bool = False) -> Report:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from vllm_ir import _C
+from vllm_ir.flags import check_flag
 
 _default = True
 _scoped: ContextVar[bool | None] = ContextVar("vllm_ir_torch_wrap", default=None)
@@ -27,9 +28,12 @@ def set_default_torch_wrap(flag: bool) -> None:
 
     Args:
         flag: Whether calls that aren't plain eager go through the torch operator.
+
+    Raises:
+        IrTypeError: Not a bool.
     """
     global _default
-    _default = bool(flag)
+    _default = check_flag("flag", flag, "vllm_ir.set_default_torch_wrap")
     _ask_from_now_on(flag)
 
 
@@ -40,12 +44,16 @@ def enable_torch_wrap(flag: bool = True) -> Iterator[None]:
     Args:
         flag: As for `set_default_torch_wrap`.
 
+    Raises:
+        IrTypeError: Not a bool.
+
     Example:
         >>> with ir.enable_torch_wrap(False):
         ...     graph = make_fx(model)(x)  # holds the operations of the selected implementations
     """
+    check_flag("flag", flag, "vllm_ir.enable_torch_wrap")
     _ask_from_now_on(flag)
-    token = _scoped.set(bool(flag))
+    token = _scoped.set(flag)
     try:
         yield
     finally:

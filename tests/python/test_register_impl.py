@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import functools
+import inspect
+import textwrap
 
 import pytest
 import torch
@@ -432,6 +434,59 @@ def test_uuid_of_what_can_t_be_known_is_none():
     by_callable = op.register_impl("c", supports_args=lambda x, y=None, scale=1.0, n=None,
                                    flag=False: x.dim() < limit)  # fmt: skip
     assert by_callable(same).uuid() is None  # `limit` is captured
+
+
+class Limit:
+    """A state that no source shows."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def method(self, *args):
+        return args[0].dim() < self.limit
+
+    __call__ = method
+
+    def implementation(self, x: Tensor, y: Tensor | None = None, scale: float = 1.0,
+                       n: int | None = None, flag: bool = False) -> Tensor:  # fmt: skip
+        return x * self.limit
+
+
+def at_most(limit, *args):
+    return args[0].dim() <= limit
+
+
+def anything(*args):
+    return True
+
+
+def test_uuid_of_what_holds_a_state_is_none():
+    op = new_toy()
+    states = {
+        "method": Limit(3).method,
+        "object": Limit(3),
+        "partial": functools.partial(at_most, 3),
+        "cached": functools.lru_cache(anything),
+    }
+    for provider, supports_args in states.items():
+        assert op.register_impl(provider, supports_args=supports_args)(same).uuid() is None
+    assert op.register_impl("mine")(Limit(3).implementation).uuid() is None
+    assert op.register_impl("known", supports_args=anything)(same).uuid() is not None
+
+
+def test_uuid_without_a_file_to_read_is_none(tmp_path, monkeypatch):
+    op = new_toy()
+    path = tmp_path / "gone.py"
+    path.write_text(textwrap.dedent(inspect.getsource(same)))
+    scope = {"Tensor": Tensor}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    impl = op.register_impl("gone")(scope["same"])
+    assert impl.uuid() is not None
+    path.unlink()  # inspect still has its lines
+    assert impl.uuid() is None
+    shipped = ir.ops.rms_norm.impls["vllm_c"]
+    monkeypatch.setattr("vllm_ir.impl.entry_library", lambda entry: str(path))
+    assert shipped.uuid() is None
 
 
 def test_uuid_of_the_shipped_impls_is_known():

@@ -451,6 +451,11 @@ def test_input_generator():
         f"vllm_ir.{op.name}: No input generator registered. Use @op.register_input_generator.",
     ):
         op.generate_inputs(rows=3)
+    with raises_exactly(
+        ir.IrRuntimeError,
+        f"vllm_ir.{op.name}: No input generator registered. Use @op.register_input_generator.",
+    ):
+        op.sample_inputs(rows=3)
 
     @op.register_input_generator
     def inputs(rows=1):
@@ -458,7 +463,20 @@ def test_input_generator():
 
     assert op.has_input_generator
     assert op.generate_inputs(rows=3)[0].shape == (3,)
+    assert op.sample_inputs(rows=3, dtype=torch.float16)[0].shape == (3,)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dtype'"):
+        op.generate_inputs(rows=3, dtype=torch.float16)
     assert inputs()[0].shape == (1,)
+
+
+def test_an_input_generator_that_takes_any_keyword_gets_all():
+    op = ir.register_op(toy_native, name=new_name())
+
+    @op.register_input_generator
+    def inputs(**kwargs):
+        return tuple(kwargs.items())
+
+    assert op.sample_inputs(rows=3, dtype=None) == (("rows", 3), ("dtype", None))
 
 
 def test_tolerances():

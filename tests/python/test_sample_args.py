@@ -90,6 +90,33 @@ def test_a_generator_with_other_sizes_is_left_alone():
     assert described(op, shape=(3, 2)) == {"x": "float32[3, 2] on cpu", "factor": "1e-06"}
 
 
+def test_a_generator_without_the_other_keywords_is_called_without_them():
+    def native(x: torch.Tensor, size: int) -> torch.Tensor:
+        return x[:size].clone()
+
+    op = ir.register_op(native, name=f"sample_op_{next(_number)}")
+
+    @op.register_input_generator
+    def generate(num_tokens, hidden_size):
+        return torch.ones(num_tokens, hidden_size), 1
+
+    assert described(op, shape=(3, 2)) == {"x": "float32[3, 2] on cpu", "size": "1"}
+
+
+def test_a_type_error_inside_of_a_generator_is_not_swallowed():
+    def native(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    op = ir.register_op(native, name=f"sample_op_{next(_number)}")
+
+    @op.register_input_generator
+    def generate(num_tokens, hidden_size):
+        return len(num_tokens)
+
+    with pytest.raises(TypeError, match="has no len"):
+        sample_args(op, Sample())
+
+
 def test_tensors_are_made_on_the_device():
     assert described(ir.ops.rms_norm, device="meta")["x"] == "float32[4, 64] on meta"
 

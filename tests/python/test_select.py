@@ -655,6 +655,16 @@ def test_d13_batch_invariant_with_a_variance_size():
             torch.testing.assert_close(op(x, w, 1e-6, 8), expected)
 
 
+@pytest.mark.parametrize("switch", [ir.set_strict, ir.set_batch_invariant])
+@pytest.mark.parametrize(("value", "kind"), [("0", "str"), (1, "int"), (None, "NoneType")])
+def test_a_switch_is_a_bool(switch, value, kind):
+    text = f"vllm_ir.{switch.__name__}: on must be a bool, got {kind}."
+    with raises_exactly(IrTypeError, text):
+        switch(value)
+    assert not _C.is_strict()
+    assert not _C.is_batch_invariant()
+
+
 def test_the_environment_sets_the_start_of_both_switches():
     script = "from vllm_ir import _C; print(_C.is_strict(), _C.is_batch_invariant())"
     done = run_python("-c", script, env={"VLLM_IR_STRICT": "1", "VLLM_BATCH_INVARIANT": "1"})

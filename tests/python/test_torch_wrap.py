@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import new_name, new_pair, new_toy, pair_native, runs
+from toys import new_name, new_pair, new_toy, pair_native, raises_exactly, runs
 
 import vllm_ir as ir
+from vllm_ir.errors import IrTypeError
 from vllm_ir.torch_wrap import torch_wrap_enabled
 
 X = torch.arange(3.0)
@@ -173,3 +174,14 @@ def test_a_gradient_under_make_fx_with_wrap_off():
         x = torch.ones(2, requires_grad=True)
         names = targets(lambda x: torch.autograd.grad(op(x, None, 3.0).sum(), x)[0], x)
     assert not any("vllm_ir" in name for name in names)
+
+
+@pytest.mark.parametrize(("flag", "kind"), [("off", "str"), (0, "int"), (None, "NoneType")])
+def test_the_flag_is_a_bool(flag, kind):
+    text = "vllm_ir.{}: flag must be a bool, got " + kind + "."
+    with raises_exactly(IrTypeError, text.format("set_default_torch_wrap")):
+        ir.set_default_torch_wrap(flag)
+    scope = ir.enable_torch_wrap(flag)
+    with raises_exactly(IrTypeError, text.format("enable_torch_wrap")), scope:
+        pass
+    assert torch_wrap_enabled() is True

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from vllm_ir.declare import register_op
+from vllm_ir.dtypes import dtype_name
 from vllm_ir.errors import IrTypeError, IrValueError
-from vllm_ir.impl import dtype_name
 
 
 def _check(op: str, x: Tensor, weight: Tensor | None, variance_size: int | None) -> None:

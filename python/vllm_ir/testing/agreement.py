@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vllm_ir.dtypes import dtype_name
+
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -32,10 +34,9 @@ class Agreement:
         return self.differing / self.numel if self.numel else 0.0
 
     def __str__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
         return (
-            f"{dtype}: {self.differing} of {self.numel} values differ ({self.share:.3%}), "
-            f"the largest distance is {self.largest_ulp} ULP"
+            f"{dtype_name(self.dtype)}: {self.differing} of {self.numel} values differ "
+            f"({self.share:.3%}), the largest distance is {self.largest_ulp} ULP"
         )
 
 

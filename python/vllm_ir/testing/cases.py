@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conformance cases from the registry: registering an implementation is what has it tested."""
 
-import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from vllm_ir.impl import IrOpImpl, dtype_name
+from vllm_ir.dtypes import dtype_name
+from vllm_ir.impl import IrOpImpl
 from vllm_ir.op import IrOp
 from vllm_ir.testing.agreement import Agreement
 from vllm_ir.testing.conformance import assert_matches_native, refusal
@@ -41,15 +41,14 @@ class Case:
 
     def args(self) -> tuple[Any, ...]:
         """Return the op's sample arguments, the same ones each time."""
-        wanted = {
-            "num_tokens": self.num_tokens,
-            "hidden_size": self.hidden_size,
-            "dtype": self.dtype,
-            "device": self.device,
-        }
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            return self.impl.op.generate_inputs(**_accepted(self.impl.op, wanted))
+            return self.impl.op.sample_inputs(
+                num_tokens=self.num_tokens,
+                hidden_size=self.hidden_size,
+                dtype=self.dtype,
+                device=self.device,
+            )
 
     def refusal(self) -> str:
         """Return why the implementation would not run, "" when it would: a reason to skip."""
@@ -96,12 +95,3 @@ def conformance_cases(
         for dtype in dtypes
         for num_tokens, hidden_size in sizes
     ]
-
-
-def _accepted(op: IrOp, keywords: dict[str, Any]) -> dict[str, Any]:
-    if op._input_generator is None:
-        return {}
-    parameters = inspect.signature(op._input_generator).parameters
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return keywords
-    return {name: value for name, value in keywords.items() if name in parameters}

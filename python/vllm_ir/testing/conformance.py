@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from vllm_ir.dtypes import dtype_name
 from vllm_ir.errors import IrError
-from vllm_ir.impl import IrOpImpl, dtype_name
+from vllm_ir.impl import IrOpImpl
 from vllm_ir.op import IrOp
 from vllm_ir.testing.agreement import Agreement, measure, same_bits
 from vllm_ir.testing.memory import Memory, copied, mapped, tensors_in
