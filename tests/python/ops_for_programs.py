@@ -85,9 +85,9 @@ def _butterfly() -> ir.IrOp:
 
     @op.register_impl("inplace", supports_args=rules.no_overlap("x", "x_other"), inplace=True)
     def inplace(x: Tensor, x_other: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        x_other.mul_(factor)
-        x.add_(x_other)
-        return x, x_other.mul_(-2.0).add_(x)
+        difference = x - factor * x_other
+        x.add_(x_other, alpha=factor)
+        return x, x_other.copy_(difference)
 
     @op.register_impl("first_only", supports_args=rules.no_overlap("x", "x_other"), inplace=True)
     def first_only(x: Tensor, x_other: Tensor, factor: float) -> tuple[Tensor, Tensor]:
