@@ -27,6 +27,8 @@ struct PlainArg {
   uintptr_t buffer = 0;  // the storage, and the address of its first byte
   int64_t offset = 0;    // elements from the start of the storage, or kSymbolic
   bool has_address = true;
+  bool is_strided = true;
+  bool rows_proven = false;  // of one stride, whatever the symbolic sizes are
   int64_t integer = kSymbolic;
 
   PlainArg of(DType dtype, int64_t bytes = 4) const {
@@ -51,6 +53,11 @@ struct PlainArg {
     PlainArg out = *this;
     out.buffer = other.buffer;
     out.offset = at;
+    return out;
+  }
+  PlainArg with_rows_proven() const {
+    PlainArg out = *this;
+    out.rows_proven = true;
     return out;
   }
   PlainArg without_address() const {
@@ -90,6 +97,7 @@ class PlainArgs {
   DType dtype(int i) const { return at(i).type; }
   DeviceType device(int i) const { return at(i).device; }
   int device_index(int i) const { return at(i).device_index; }
+  bool strided(int i) const { return at(i).is_strided; }
   int dims(int i) const { return static_cast<int>(at(i).sizes.size()); }
   int64_t size(int i, int d) const { return at(i).sizes.at(static_cast<size_t>(d)); }
   int64_t stride(int i, int d) const { return at(i).strides.at(static_cast<size_t>(d)); }
@@ -109,7 +117,7 @@ class PlainArgs {
   }
 
   bool row_stride_uniform(int i) const {
-    if (dims(i) <= 2) return true;
+    if (dims(i) <= 2 || at(i).rows_proven) return true;
     int inner = -1;  // the last dimension that was collapsed
     for (int d = dims(i) - 2; d >= 0; --d) {
       if (size(i, d) == 1) continue;

@@ -138,6 +138,21 @@ TEST(NoOverlap, ASymbolicBatchOfRowsIsDecidedByTheRow) {
   EXPECT_FALSE(apart({tensor({kS, 8}).strided({0, 1})}));
 }
 
+TEST(NoOverlap, RowsBehindSymbolicStridesAreDecidedByTheRow) {
+  // Two symbolic dimensions collapse into rows: their stride and their length are what matters.
+  const PlainArg buffer = tensor({64});
+  const auto rows = [&](int64_t stride, int64_t offset = 0) {
+    return view(buffer, {kS, kS, 8}, {kS, stride, 1}, offset).with_rows_proven();
+  };
+  EXPECT_TRUE(apart({rows(16)}));
+  EXPECT_TRUE(apart({rows(8)}));
+  EXPECT_FALSE(apart({rows(7)}));
+  EXPECT_FALSE(apart({rows(kS)}));
+  EXPECT_FALSE(apart({view(buffer, {kS, kS, 8}, {kS, 16, 1})})) << "not proven";
+  EXPECT_TRUE(apart({rows(16), rows(16, 8)}));
+  EXPECT_FALSE(apart({rows(16), rows(16, 4)}));
+}
+
 TEST(NoOverlap, ASymbolicRowIsNeverKnownToBeApart) {
   const PlainArg buffer = tensor({1, 64});
   EXPECT_FALSE(apart({view(buffer, {1, kS}, {64, 1}), view(buffer, {1, kS}, {64, 1}, 8)}));

@@ -162,6 +162,16 @@ TEST(Explain, PrintsALineForEachDecision) {
             "  unlisted  not in the priority list");
 }
 
+TEST(Explain, EveryStatusHasAName) {
+  const auto name = [](Status status) { return std::string(name_of(status)); };
+  EXPECT_EQ(name(Status::kSelected), "selected");
+  EXPECT_EQ(name(Status::kRejected), "rejected");
+  EXPECT_EQ(name(Status::kUnsupported), "unsupported");
+  EXPECT_EQ(name(Status::kNotListed), "not in the priority list");
+  EXPECT_EQ(name(Status::kUnreachable), "unreachable");
+  EXPECT_EQ(name(Status::kNotReached), "not reached");
+}
+
 TEST(Insist, IsContentWhenTheDemandedProviderRuns) {
   SampleOp op({half_only("half")});
   op->set_default({"half"});
