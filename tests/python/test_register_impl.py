@@ -9,7 +9,7 @@ from torch import Tensor
 from toys import line_of, new_pair, new_toy, pair_inplace, raises_exactly, runs, toy_native
 
 import vllm_ir as ir
-from vllm_ir import rules
+from vllm_ir import _C, rules
 from vllm_ir.errors import DuplicateError, IrTypeError, IrValueError, UnknownNameError
 
 
@@ -377,6 +377,33 @@ def test_supports_args_gives_no_notice_and_is_calm_in_strict_mode(caplog):
     ir.set_batch_invariant(True)
     assert impl.supports_args(torch.ones(1)) is True
     assert caplog.messages == []
+
+
+def test_an_impl_is_known_before_it_can_be_chosen(monkeypatch):
+    """A thread that dispatches while another one registers must find what the core names."""
+    op = new_toy()
+    seen = []
+
+    def add_impl(name, provider, *rest):
+        seen.append((provider, provider in op.impls))
+        if provider == "refused":
+            raise IrValueError("no")
+
+    monkeypatch.setattr(_C, "add_impl", add_impl)
+    impl = op.register_impl("mine")(same)
+    with pytest.raises(IrValueError):
+        op.register_impl("refused")(same)
+    assert seen == [("mine", True), ("refused", True)]
+    assert list(op.impls) == ["native", "mine"]
+    assert op.impls["mine"] is impl
+
+
+def test_a_duplicate_does_not_displace_the_first():
+    op = new_toy()
+    first = op.register_impl("mine")(same)
+    with pytest.raises(DuplicateError):
+        op.register_impl("mine")(same)
+    assert op.impls["mine"] is first
 
 
 # ---- uuid ----------------------------------------------------------------------------------------
