@@ -18,6 +18,7 @@ def torch_mismatch(built_for: str, installed: str) -> str | None:
         installed: The full version of the installed torch, such as `2.13.0+cpu`.
 
     Example:
+        >>> from vllm_ir._version_check import torch_mismatch
         >>> torch_mismatch("2.13", "2.13.1+cu130") is None
         True
     """

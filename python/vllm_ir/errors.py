@@ -49,6 +49,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the closest known name, or `""`.
 
     Example:
+        >>> from vllm_ir.errors import nearest
         >>> nearest("vlm_c", ["native", "vllm_c"])
         " Did you mean 'vllm_c'?"
     """

@@ -184,10 +184,15 @@ class IrOp(_C.IrOpBase):
             UnknownNameError: No such entry.
 
         Example:
+            >>> import torch, vllm_ir as ir
+            >>> from torch import Tensor
+            >>> from vllm_ir import rules
             >>> @ir.ops.rms_norm.register_impl("mine", supports_args=rules.is_none("variance_size"))
             ... def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float,
             ...              variance_size: int | None = None) -> Tensor:
-            ...     return my_library.rms_norm(x, weight, epsilon)
+            ...     return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, epsilon)
+            >>> rms_norm
+            IrOpImpl('rms_norm', 'mine')
         """
         source = caller()
         where = f"vllm_ir.{self.name}.{provider}"
@@ -384,6 +389,7 @@ class IrOp(_C.IrOpBase):
             **kwargs: The same, by name.
 
         Example:
+            >>> import torch, vllm_ir as ir
             >>> print(ir.ops.rms_norm.explain(torch.randn(2, 8), None, 1e-6))
             vllm_ir.rms_norm: vllm_c runs (priority: vllm_c, native)
               vllm_c  selected

@@ -40,7 +40,8 @@ def report(reset: bool = False) -> Report:
         reset: Also set the counters to zero.
 
     Example:
-        >>> print(ir.report())
+        >>> import vllm_ir as ir
+        >>> print(ir.report())  # doctest: +SKIP
         rms_norm: 157 calls; vllm_c 105, native 52 (x.dtype is float64: 52)
     """
     reports = [op.report(reset) for _, op in sorted(IrOp.registry.items())]

@@ -48,8 +48,14 @@ def enable_torch_wrap(flag: bool = True) -> Iterator[None]:
         IrTypeError: Not a bool.
 
     Example:
+        >>> import torch, vllm_ir as ir
+        >>> from torch.fx.experimental.proxy_tensor import make_fx
+        >>> def layer(x):
+        ...     return ir.ops.rms_norm(x, None, 1e-6)
         >>> with ir.enable_torch_wrap(False):
-        ...     graph = make_fx(model)(x)  # holds the operations of the selected implementations
+        ...     graph = make_fx(layer)(torch.ones(1, 8))
+        >>> [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+        ['vllm_ir_C.rms_norm.default']
     """
     check_flag("flag", flag, "vllm_ir.enable_torch_wrap")
     _ask_from_now_on(flag)

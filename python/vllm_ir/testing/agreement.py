@@ -44,6 +44,8 @@ def measure(got: Tensor, want: Tensor) -> Agreement:
     """Compare two tensors of one dtype and shape, value by value.
 
     Example:
+        >>> import torch
+        >>> from vllm_ir.testing import measure
         >>> measure(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0000002]))
         Agreement(dtype=torch.float32, numel=2, differing=1, largest_ulp=1)
     """

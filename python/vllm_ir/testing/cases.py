@@ -80,8 +80,10 @@ def conformance_cases(
         device: Where the arguments lie.
 
     Example:
-        >>> @pytest.mark.parametrize("case", conformance_cases(my_op), ids=str)
-        ... def test_my_op(case):
+        >>> import pytest, vllm_ir as ir
+        >>> from vllm_ir.testing import conformance_cases
+        >>> @pytest.mark.parametrize("case", conformance_cases(ir.ops.rms_norm), ids=str)
+        ... def test_rms_norm(case):
         ...     if case.refusal():
         ...         pytest.skip(case.refusal())
         ...     case.check()

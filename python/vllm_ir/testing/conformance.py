@@ -74,6 +74,8 @@ def refusal(op: IrOp, provider: str, *args: Any, **kwargs: Any) -> str:
     """Return why a provider would not run for these arguments, "" when it would.
 
     Example:
+        >>> import torch, vllm_ir as ir
+        >>> from vllm_ir.testing import refusal
         >>> refusal(ir.ops.rms_norm, "vllm_c", torch.ones(2, 8, dtype=torch.float64), None, 1e-6)
         'rejected: x.dtype is float64; needs dtype("x") in {float32, float16, bfloat16}'
     """

@@ -12,6 +12,8 @@ class Memory:
     """The bytes behind some arguments at one moment, the bytes around each view included.
 
     Example:
+        >>> import torch
+        >>> from vllm_ir.testing import Memory
         >>> x = torch.zeros(4)
         >>> before = Memory([x[:2]])
         >>> x[3] = 1.0
