@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cpp/dispatch/rule.h"
 #include "cpp/dispatch/schema.h"
@@ -33,7 +35,9 @@ struct Impl {
   Impl(ImplSpec spec, const std::vector<Param>& params, const std::string& op_name)
       : provider(std::move(spec.provider)),
         supported(spec.supported),
-        unsupported_reason(std::move(spec.unsupported_reason)),
+        unsupported_reason(spec.supported                    ? ""
+                           : spec.unsupported_reason.empty() ? "supported=False"
+                                                             : spec.unsupported_reason),
         accepts(spec.accepts),
         rule(std::move(spec.clauses), params, "vllm_ir." + op_name + "." + provider),
         inplace(spec.inplace),
@@ -43,7 +47,7 @@ struct Impl {
 
   const std::string provider;
   const bool supported;
-  const std::string unsupported_reason;
+  const std::string unsupported_reason;  // empty when supported
   const Accepts accepts;
   const Rule rule;
   const bool inplace;

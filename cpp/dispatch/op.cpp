@@ -142,11 +142,9 @@ void Op::check_names(const std::vector<std::string>& names) const {
       throw UnknownName(qualified_name(), "provider", name, std::move(known));
     }
     if (strict && !impl->supported) {
-      throw Error(
-          ErrorKind::kRuntime,
-          qualified_name() + "." + name + ": strict mode: unsupported here (" +
-              (impl->unsupported_reason.empty() ? "supported=False" : impl->unsupported_reason) +
-              "). Remove it from the priority list.");
+      throw Error(ErrorKind::kRuntime,
+                  qualified_name() + "." + name + ": strict mode: unsupported here (" +
+                      impl->unsupported_reason + "). Remove it from the priority list.");
     }
   }
 }

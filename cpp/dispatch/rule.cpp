@@ -17,28 +17,33 @@ struct KindFacts {
   int min_args, max_args;
   Wants wants;
   ParamKind first_param;  // what the first argument must be; the others are tensors
+  bool looks_at_layout;
 };
 
 // In the order of the enumeration.
 constexpr KindFacts kKinds[] = {
-    {ClauseKind::kDtype, "dtype", 1, 1, Wants::kDTypes, ParamKind::kTensor},
-    {ClauseKind::kDtypeSameOr, "same_dtype", 2, 2, Wants::kDTypes, ParamKind::kTensor},
-    {ClauseKind::kDevice, "device", 1, 1, Wants::kDevices, ParamKind::kTensor},
-    {ClauseKind::kSameDevice, "same_device", 2, 2, Wants::kNothing, ParamKind::kTensor},
-    {ClauseKind::kSameShape, "same_shape", 2, 2, Wants::kNothing, ParamKind::kTensor},
-    {ClauseKind::kIsNone, "is_none", 1, 1, Wants::kNothing, ParamKind::kOther},
-    {ClauseKind::kIsGiven, "is_given", 1, 1, Wants::kNothing, ParamKind::kOther},
-    {ClauseKind::kMinDims, "min_dims", 1, 1, Wants::kNumber, ParamKind::kTensor},
-    {ClauseKind::kMatchesLastDim, "matches_last_dim", 2, 2, Wants::kNothing, ParamKind::kTensor},
-    {ClauseKind::kWithinLastDim, "within_last_dim", 2, 2, Wants::kNothing, ParamKind::kInt},
+    {ClauseKind::kDtype, "dtype", 1, 1, Wants::kDTypes, ParamKind::kTensor, false},
+    {ClauseKind::kDtypeSameOr, "same_dtype", 2, 2, Wants::kDTypes, ParamKind::kTensor, false},
+    {ClauseKind::kDevice, "device", 1, 1, Wants::kDevices, ParamKind::kTensor, false},
+    {ClauseKind::kSameDevice, "same_device", 2, 2, Wants::kNothing, ParamKind::kTensor, false},
+    {ClauseKind::kSameShape, "same_shape", 2, 2, Wants::kNothing, ParamKind::kTensor, true},
+    {ClauseKind::kIsNone, "is_none", 1, 1, Wants::kNothing, ParamKind::kOther, false},
+    {ClauseKind::kIsGiven, "is_given", 1, 1, Wants::kNothing, ParamKind::kOther, false},
+    {ClauseKind::kMinDims, "min_dims", 1, 1, Wants::kNumber, ParamKind::kTensor, true},
+    {ClauseKind::kMatchesLastDim, "matches_last_dim", 2, 2, Wants::kNothing, ParamKind::kTensor,
+     true},
+    {ClauseKind::kWithinLastDim, "within_last_dim", 2, 2, Wants::kNothing, ParamKind::kInt, true},
     {ClauseKind::kLastDimContiguous, "last_dim_contiguous", 1, 1, Wants::kNothing,
-     ParamKind::kTensor},
+     ParamKind::kTensor, true},
     {ClauseKind::kLastDimMultipleOf, "last_dim_multiple_of", 1, 1, Wants::kNumber,
-     ParamKind::kTensor},
-    {ClauseKind::kLastDimAtMost, "last_dim_at_most", 1, 1, Wants::kNumber, ParamKind::kTensor},
-    {ClauseKind::kFlattensForFree, "flattens_for_free", 1, 1, Wants::kNothing, ParamKind::kTensor},
-    {ClauseKind::kAligned, "aligned", 1, 1, Wants::kNumber, ParamKind::kTensor},
-    {ClauseKind::kNoOverlap, "no_overlap", 1, kMaxClauseArgs, Wants::kNothing, ParamKind::kTensor},
+     ParamKind::kTensor, true},
+    {ClauseKind::kLastDimAtMost, "last_dim_at_most", 1, 1, Wants::kNumber, ParamKind::kTensor,
+     true},
+    {ClauseKind::kFlattensForFree, "flattens_for_free", 1, 1, Wants::kNothing, ParamKind::kTensor,
+     true},
+    {ClauseKind::kAligned, "aligned", 1, 1, Wants::kNumber, ParamKind::kTensor, true},
+    {ClauseKind::kNoOverlap, "no_overlap", 1, kMaxClauseArgs, Wants::kNothing, ParamKind::kTensor,
+     true},
 };
 
 const KindFacts& facts_of(ClauseKind kind) { return kKinds[static_cast<size_t>(kind)]; }
@@ -135,6 +140,7 @@ Clause::Clause(ClauseSpec spec, const std::vector<Param>& params, const std::str
       spec_(std::move(spec)) {
   const KindFacts& facts = facts_of(kind_);
   compares_ = facts.min_args == 2;
+  looks_at_layout_ = facts.looks_at_layout;
   for (size_t i = 0; i < spec_.args.size(); ++i) {
     const int at = find_param(params, spec_.args[i]);
     if (at < 0) {

@@ -63,6 +63,8 @@ class Clause {
   int arg_count() const noexcept { return arg_count_; }
   // Whether it is a comparison of two arguments, which holds when either is None.
   bool compares() const noexcept { return compares_; }
+  // Whether it asks for sizes, strides or memory, which only strided tensors have.
+  bool looks_at_layout() const noexcept { return looks_at_layout_; }
   const std::string& arg_name(int i = 0) const noexcept {
     return spec_.args[static_cast<size_t>(i)];
   }
@@ -85,6 +87,7 @@ class Clause {
   // What a call reads, in one cache line; the rest is for texts.
   const ClauseKind kind_;
   bool compares_ = false;
+  bool looks_at_layout_ = false;
   int8_t arg_count_ = 0;
   std::array<int8_t, kMaxClauseArgs> args_{};
   const uint64_t allowed_;

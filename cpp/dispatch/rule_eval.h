@@ -7,6 +7,7 @@
 //   bool address(i, uintptr_t&)         false while compiling: a fake tensor has no address
 //   bool row_stride_uniform(i)          leading dimensions collapse, proven without a guard
 //   bool same_shape(i, j)               proven without a guard
+//   bool strided(i)                     false for sparse, nested and the like, and for no tensor
 // size, stride and integer return kSymbolic for what is symbolic. Nothing here adds a guard.
 #pragma once
 
@@ -138,6 +139,16 @@ bool within_last_dim(const Args& args, int i, int of) {
 
 }  // namespace detail
 
+// Whether all tensors that the clause names have sizes and strides to look at.
+template <class Args>
+bool all_strided(const Clause& c, const Args& args) {
+  const int first = c.kind() == ClauseKind::kWithinLastDim ? 1 : 0;  // the first is an integer
+  for (int p = first; p < c.arg_count(); ++p) {
+    if (!args.is_none(c.arg(p)) && !args.strided(c.arg(p))) return false;
+  }
+  return true;
+}
+
 // Whether the clause accepts the arguments.
 template <class Args>
 inline bool holds(const Clause& c, const Args& args) {
@@ -148,6 +159,7 @@ inline bool holds(const Clause& c, const Args& args) {
   }
   const int j = c.arg(1);
   if (c.compares() && args.is_none(j)) return true;
+  if (c.looks_at_layout() && !all_strided(c, args)) return false;
   switch (c.kind()) {
     case ClauseKind::kIsNone:
       return false;
@@ -233,6 +245,7 @@ std::string why_not(const Clause& c, const Args& args) {
     return n == kSymbolic ? std::string("symbolic") : std::to_string(n);
   };
   const std::string needs = "; needs " + c.to_string();
+  if (c.looks_at_layout() && !all_strided(c, args)) return "not a strided tensor" + needs;
   switch (c.kind()) {
     case ClauseKind::kIsNone:
       return x + " is given" + needs;

@@ -44,7 +44,8 @@ inline const Table* effective_table(const Op& op, uint64_t switches,
   return op.table(mode);
 }
 
-// A scope of this thread, for C++ programs; leaves in reverse order of entry.
+// A scope of this thread, for programs without Python, whose frame source is the one here; scopes
+// are left in reverse order of entry.
 class ThreadScope {
  public:
   ThreadScope(Op& op, const std::vector<std::string>& names);

@@ -16,9 +16,7 @@ const Impl* find_impl(const std::vector<const Impl*>& impls, const std::string& 
 
 // Why an impl can never run in this process, or "".
 std::string static_reason(const Impl& impl, bool batch_invariant) {
-  if (!impl.supported) {
-    return impl.unsupported_reason.empty() ? "supported=False" : impl.unsupported_reason;
-  }
+  if (!impl.supported) return impl.unsupported_reason;
   // Native is the meaning of the op: there must be something to run.
   if (batch_invariant && !impl.batch_invariant && impl.provider != kNative) {
     return "not batch-invariant (VLLM_BATCH_INVARIANT is on)";

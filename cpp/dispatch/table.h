@@ -49,7 +49,7 @@ struct PriorityRequest {
 std::unique_ptr<Table> build_table(const std::vector<const Impl*>& impls,
                                    const PriorityRequest& request, bool batch_invariant);
 
-// The invariants of a table, executed in debug builds and tests; throws Error(kRuntime).
+// The invariants of a table, executed on every publish; throws Error(kRuntime).
 void check_invariants(const Table& table);
 
 }  // namespace vllm_ir

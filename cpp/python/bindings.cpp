@@ -89,7 +89,7 @@ void add_impl(const std::string& op_name, const std::string& provider, const py:
     }
   }
   auto body = std::make_unique<PythonBody>(
-      op, function.ptr(), callable.is_none() ? nullptr : callable.ptr(), flag("memoise"));
+      op, function, callable.is_none() ? py::object() : callable, flag("memoise"));
   const std::string entry = text("entry");
   if (!entry.empty()) {
     const std::string where = op.qualified_name() + "." + provider;

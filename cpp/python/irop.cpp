@@ -17,6 +17,12 @@ namespace {
 
 IrOpObject* as_irop(PyObject* object) { return reinterpret_cast<IrOpObject*>(object); }
 
+// For methods: an object whose __init__ did not run has no op.
+IrOpObject& ready(PyObject* object) {
+  if (as_irop(object)->op) return *as_irop(object);
+  throw Error(ErrorKind::kRuntime, "vllm_ir: internal error, please report: op before __init__");
+}
+
 // What a method body throws becomes the Python error.
 template <class F>
 PyObject* guarded(F&& body) {
@@ -109,27 +115,27 @@ Mode mode_of(PyObject* flag) { return PyObject_IsTrue(flag) ? Mode::kCompiling :
 
 PyObject* explain_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   if (n != 2) return PyErr_Format(PyExc_TypeError, "_explain takes 2 arguments");
-  return guarded([&] { return explain_irop(*as_irop(self), args[0], mode_of(args[1])); });
+  return guarded([&] { return explain_irop(ready(self), args[0], mode_of(args[1])); });
 }
 
 PyObject* peek_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   if (n != 2) return PyErr_Format(PyExc_TypeError, "_peek takes 2 arguments");
-  return guarded([&] { return peek_irop(*as_irop(self), args[0], mode_of(args[1])); });
+  return guarded([&] { return peek_irop(ready(self), args[0], mode_of(args[1])); });
 }
 
 PyObject* verdict_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   if (n != 2) return PyErr_Format(PyExc_TypeError, "_verdict takes 2 arguments");
   const char* const provider = PyUnicode_AsUTF8(args[0]);
   if (!provider) return nullptr;
-  return guarded([&] { return verdict_irop(*as_irop(self), provider, args[1]); });
+  return guarded([&] { return verdict_irop(ready(self), provider, args[1]); });
 }
 
 PyObject* run_unwrapped_method(PyObject* self, PyObject* args) {
-  return guarded([&] { return run_unwrapped(*as_irop(self), args); });
+  return guarded([&] { return run_unwrapped(ready(self), args); });
 }
 
 PyObject* set_priority_method(PyObject* self, PyObject* providers) {
-  return make_scope(*as_irop(self)->op, providers);
+  return guarded([&] { return make_scope(*ready(self).op, providers); });
 }
 
 PyCFunction as_method(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t)) {

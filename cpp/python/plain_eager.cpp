@@ -8,8 +8,6 @@ namespace vllm_ir {
 
 TorchFacts g_torch_facts;
 
-const TorchFacts& torch_facts() noexcept { return g_torch_facts; }
-
 void read_torch_facts() {
   c10::DispatchKeySet plain(c10::DispatchKey::ADInplaceOrView);
   for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::HIP,

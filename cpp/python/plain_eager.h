@@ -9,6 +9,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "cpp/torch/run.h"
+
 namespace vllm_ir {
 
 enum class Eager : uint8_t { kNo, kGradMode, kNoGrad, kInference };
@@ -21,7 +23,6 @@ struct TorchFacts {
   PyObject* no_torch_function = nullptr;
   PyObject* no_torch_dispatch = nullptr;
 };
-const TorchFacts& torch_facts() noexcept;
 void read_torch_facts();
 
 // The stack of function modes holds default devices only. An op takes its device from its inputs,
@@ -59,12 +60,8 @@ inline bool is_plain_tensor(PyObject* object) {
   return THPVariable_CheckTypeExact(Py_TYPE(object)) || is_plain_subclass(Py_TYPE(object));
 }
 
-// Whether autograd must see this tensor: reverse mode, or a forward-mode tangent, which lives on
-// under no_grad.
 inline bool needs_autograd(const at::Tensor& t, Eager mode) {
-  const auto* const impl = t.unsafeGetTensorImpl();
-  if (mode == Eager::kInference || impl->autograd_meta() == nullptr) return false;
-  return (mode == Eager::kGradMode && impl->requires_grad()) || t._fw_grad(/*level=*/0).defined();
+  return mode != Eager::kInference && needs_gradient(t, mode == Eager::kGradMode);
 }
 
 inline bool has_plain_keys(uint64_t keys) { return (keys & ~g_torch_facts.plain_keys) == 0; }

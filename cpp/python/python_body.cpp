@@ -20,6 +20,8 @@ FacadeHooks g_facade;
 
 namespace {
 
+constexpr const char* kSaidNo = "supports_args returned False";
+
 std::string where(const Op& op, const Impl& impl) {
   return op.qualified_name() + "." + impl.provider;
 }
@@ -48,19 +50,20 @@ py::object to_python(const c10::IValue& value, const c10::TypePtr& type) {
   return torch::jit::toPyObject(value);
 }
 
-const c10::FunctionSchema& schema_of(const Op& op) {
-  return c10::Dispatcher::singleton()
-      .findSchemaOrThrow(("vllm_ir::" + op.name()).c_str(), "")
-      .schema();
+std::vector<c10::TypePtr> argument_types(const Op& op) {
+  const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow(("vllm_ir::" + op.name()).c_str(), "");
+  std::vector<c10::TypePtr> types;
+  for (const c10::Argument& a : handle.schema().arguments()) types.push_back(a.real_type());
+  return types;
 }
 
 // Python objects for torch values, kept alive together.
 class Objects {
  public:
-  Objects(const Op& op, c10::ArrayRef<c10::IValue> values) {
-    const auto& arguments = schema_of(op).arguments();
+  Objects(const std::vector<c10::TypePtr>& types, c10::ArrayRef<c10::IValue> values) {
     for (size_t i = 0; i < values.size(); ++i) {
-      held_.push_back(to_python(values[i], arguments[i].real_type()));
+      held_.push_back(to_python(values[i], types[i]));
       pointers_.push_back(held_.back().ptr());
     }
   }
@@ -138,26 +141,28 @@ std::string take_pending_text() {
 
 }  // namespace
 
-PythonBody::PythonBody(const Op& op, PyObject* function, PyObject* callable, bool memoise)
-    : op_(op), function_(function), callable_(callable), memoise_(memoise) {
-  Py_INCREF(function_);
-  Py_XINCREF(callable_);
-}
+PythonBody::PythonBody(const Op& op, py::object function, py::object callable, bool memoise)
+    : op_(op),
+      function_(std::move(function)),
+      callable_(std::move(callable)),
+      types_(argument_types(op)),
+      memoise_(memoise) {}
 
 void PythonBody::call(const Impl& impl, PyObject* const* objects, int count, Outputs& out) const {
   const auto result = py::reinterpret_steal<py::object>(
-      PyObject_Vectorcall(function_, objects, static_cast<size_t>(count), nullptr));
+      PyObject_Vectorcall(function_.ptr(), objects, static_cast<size_t>(count), nullptr));
   if (!result) throw_impl_error(op_, impl);
   unpack_result(op_, impl, result.ptr(), out);
 }
 
 void PythonBody::call(const Impl& impl, c10::ArrayRef<c10::IValue> args, Outputs& out) const {
   const py::gil_scoped_acquire lock;
-  const Objects objects(op_, args);
+  const Objects objects(types_, args);
   call(impl, objects.data(), objects.size(), out);
 }
 
-bool PythonBody::refuse(const Impl& impl, const std::string& reason, std::string* why) const {
+PythonBody::Verdict PythonBody::misbehaved(const Impl& impl, const std::string& reason,
+                                           std::string* why) const {
   if (Switches::has(g_switches.load(), Switch::kStrict)) {
     throw Error(ErrorKind::kRuntime, where(op_, impl) + ": strict mode: " + reason + ".");
   }
@@ -166,50 +171,49 @@ bool PythonBody::refuse(const Impl& impl, const std::string& reason, std::string
     py::reinterpret_borrow<py::function>(g_facade.callable_misbehaved)(op_.name(), impl.provider,
                                                                        reason);
   }
-  return false;
+  return Verdict::kMisbehaved;
 }
 
-bool PythonBody::ask_now(const Impl& impl, PyObject* const* objects, const Arg* args, int count,
-                         std::string* why) const {
+PythonBody::Verdict PythonBody::ask_now(const Impl& impl, PyObject* const* objects, const Arg* args,
+                                        int count, std::string* why) const {
   const int64_t before = sum_of_versions(args, count);
   const auto verdict = py::reinterpret_steal<py::object>(
-      PyObject_Vectorcall(callable_, objects, static_cast<size_t>(count), nullptr));
+      PyObject_Vectorcall(callable_.ptr(), objects, static_cast<size_t>(count), nullptr));
   if (sum_of_versions(args, count) != before) {
     PyErr_Clear();
     throw Error(ErrorKind::kRuntime,
                 where(op_, impl) +
                     ": supports_args modified one of its arguments in place. It may only look.");
   }
-  if (!verdict) return refuse(impl, "supports_args raised " + take_pending_text(), why);
-  if (verdict.ptr() == Py_True) return true;
+  if (!verdict) return misbehaved(impl, "supports_args raised " + take_pending_text(), why);
+  if (verdict.ptr() == Py_True) return Verdict::kYes;
   if (verdict.ptr() == Py_False) {
-    if (why) *why = "supports_args returned False";
-    return false;
+    if (why) *why = kSaidNo;
+    return Verdict::kNo;
   }
-  return refuse(impl, "supports_args returned " + type_name(verdict.ptr()) + ", not a bool", why);
+  return misbehaved(impl, "supports_args returned " + type_name(verdict.ptr()) + ", not a bool",
+                    why);
 }
 
 bool PythonBody::ask(const Impl& impl, PyObject* const* objects, const Arg* args, int count,
                      std::string* why) const {
   Memo::Key key;
-  if (!memoise_ || !Memo::make_key(args, count, key)) {
-    return ask_now(impl, objects, args, count, why);
+  const bool remember = memoise_ && Memo::make_key(args, count, key);
+  if (remember) {
+    if (const auto known = memo_.find(key)) {
+      if (why && !*known) *why = kSaidNo;
+      return *known;
+    }
   }
-  if (const auto known = memo_.find(key)) {
-    if (why && !*known) *why = "supports_args returned False";
-    return *known;
-  }
-  std::string reason;
-  const bool verdict = ask_now(impl, objects, args, count, &reason);
-  // A verdict that came from an error is not a fact about the arguments.
-  if (verdict || reason == "supports_args returned False") memo_.store(key, verdict);
-  if (why) *why = reason;
-  return verdict;
+  const Verdict verdict = ask_now(impl, objects, args, count, why);
+  // A no that came from an error is not a fact about the arguments.
+  if (remember && verdict != Verdict::kMisbehaved) memo_.store(key, verdict == Verdict::kYes);
+  return verdict == Verdict::kYes;
 }
 
 bool PythonBody::ask(const Impl& impl, c10::ArrayRef<c10::IValue> args, std::string* why) const {
   const py::gil_scoped_acquire lock;
-  const Objects objects(op_, args);
+  const Objects objects(types_, args);
   std::vector<Arg> unpacked(args.size());
   for (size_t i = 0; i < args.size(); ++i) {
     unpacked[i].tag = Tag::kObject;  // no memo on this path; tensors only for their versions
@@ -217,7 +221,7 @@ bool PythonBody::ask(const Impl& impl, c10::ArrayRef<c10::IValue> args, std::str
     unpacked[i].tag = Tag::kTensor;
     unpacked[i].tensor = &args[i].toTensor();
   }
-  return ask_now(impl, objects.data(), unpacked.data(), objects.size(), why);
+  return ask_now(impl, objects.data(), unpacked.data(), objects.size(), why) == Verdict::kYes;
 }
 
 }  // namespace vllm_ir

@@ -2,9 +2,10 @@
 // The Python side of an impl: its function and, when it has one, its supports_args callable.
 #pragma once
 
-#include <Python.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <string>
+#include <vector>
 
 #include "cpp/dispatch/op.h"
 #include "cpp/torch/body.h"
@@ -13,8 +14,8 @@
 namespace vllm_ir {
 
 struct PythonBody final : Body {
-  // Takes its own references, kept for ever as impls are.
-  PythonBody(const Op& op, PyObject* function, PyObject* callable, bool memoise);
+  // `op` has its torch operator already. `callable` is null or what to ask.
+  PythonBody(const Op& op, py::object function, py::object callable, bool memoise);
 
   void call(const Impl& impl, c10::ArrayRef<c10::IValue> args, Outputs& out) const override;
   bool ask(const Impl& impl, c10::ArrayRef<c10::IValue> args, std::string* why) const override;
@@ -26,14 +27,16 @@ struct PythonBody final : Body {
            std::string* why) const;
 
  private:
-  bool ask_now(const Impl& impl, PyObject* const* objects, const Arg* args, int count,
-               std::string* why) const;
-  // Says no because the callable misbehaved: a notice, once, or an error in strict mode.
-  bool refuse(const Impl& impl, const std::string& reason, std::string* why) const;
+  enum class Verdict : uint8_t { kYes, kNo, kMisbehaved };
+  Verdict ask_now(const Impl& impl, PyObject* const* objects, const Arg* args, int count,
+                  std::string* why) const;
+  // The callable misbehaved, which is a no: a notice, once, or an error in strict mode.
+  Verdict misbehaved(const Impl& impl, const std::string& reason, std::string* why) const;
 
   const Op& op_;
-  PyObject* const function_;
-  PyObject* const callable_;  // null: accepts everything, or has a rule
+  const py::object function_;
+  const py::object callable_;              // null: accepts everything, or has a rule
+  const std::vector<c10::TypePtr> types_;  // of the torch operator's arguments
   const bool memoise_;
   mutable Memo memo_;
 };

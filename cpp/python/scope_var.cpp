@@ -34,8 +34,8 @@ const Frame* read_variable() {
   // A torch operator runs without Python's lock. Only paid while some scope is open.
   const PyGILState_STATE lock = PyGILState_Ensure();
   PyObject* value = nullptr;
-  const bool found = PyContextVar_Get(g_variable, nullptr, &value) == 0 && value;
-  const Frame* const frame = found ? frame_of(value) : nullptr;
+  if (PyContextVar_Get(g_variable, nullptr, &value) < 0) PyErr_WriteUnraisable(g_variable);
+  const Frame* const frame = frame_of(value);
   Py_XDECREF(value);  // the context itself keeps it alive while this call runs
   PyGILState_Release(lock);
   return frame;
@@ -106,6 +106,7 @@ void dealloc(PyObject* object) {
   auto* const self = reinterpret_cast<ScopeObject*>(object);
   PyTypeObject* const type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
+  if (self->token) g_switches.close_scope();  // its thread or task ended inside it
   Py_XDECREF(self->token);
   Py_XDECREF(self->outer);
   type->tp_free(object);

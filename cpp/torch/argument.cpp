@@ -64,6 +64,12 @@ const std::array<DType, static_cast<size_t>(at::ScalarType::NumOptions)> kDTypes
   return table;
 }();
 
+// Nested tensors say strided and have no sizes; a jagged one has a layout of its own.
+bool is_strided(const at::TensorImpl& t) {
+  return t.layout() == at::kStrided && !t.key_set().has(c10::DispatchKey::NestedTensorCPU) &&
+         !t.key_set().has(c10::DispatchKey::NestedTensorCUDA);
+}
+
 constexpr size_t kTorchDevices = c10::COMPILE_TIME_MAX_DEVICE_TYPES;
 const std::array<DeviceType, kTorchDevices> kDevices = [] {
   std::array<DeviceType, kTorchDevices> table{};
@@ -84,14 +90,20 @@ const std::array<DeviceType, kTorchDevices> kDevices = [] {
 
 void TensorArgs::read(int i) const {
   const at::TensorImpl* const t = impl(i);
-  const bool symbolic = t->has_symbolic_sizes_strides();
   const c10::Device device = t->device();
-  facts_[static_cast<size_t>(i)] = Facts{symbolic ? nullptr : t->sizes().data(),
-                                         symbolic ? nullptr : t->strides().data(),
-                                         static_cast<int>(t->dim()),
-                                         kDTypes[static_cast<size_t>(t->dtype().toScalarType())],
-                                         kDevices[static_cast<size_t>(device.type())],
-                                         static_cast<int8_t>(device.index())};
+  Facts& facts = facts_[static_cast<size_t>(i)];
+  facts = Facts{};
+  facts.dtype = kDTypes[static_cast<size_t>(t->dtype().toScalarType())];
+  facts.device = kDevices[static_cast<size_t>(device.type())];
+  facts.device_index = static_cast<int8_t>(device.index());
+  facts.strided = is_strided(*t);
+  if (facts.strided) {
+    facts.dims = static_cast<int>(t->dim());
+    if (!t->has_symbolic_sizes_strides()) {
+      facts.sizes = t->sizes().data();
+      facts.strides = t->strides().data();
+    }
+  }
   known_ |= 1u << i;
 }
 

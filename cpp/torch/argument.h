@@ -26,6 +26,7 @@ class TensorArgs {
   DType dtype(int i) const { return facts(i).dtype; }
   DeviceType device(int i) const { return facts(i).device; }
   int device_index(int i) const { return facts(i).device_index; }
+  bool strided(int i) const { return args_[i].tag == Tag::kTensor && facts(i).strided; }
   int dims(int i) const { return facts(i).dims; }
   int64_t size(int i, int d) const {
     const Facts& f = facts(i);
@@ -52,6 +53,7 @@ class TensorArgs {
     DType dtype;
     DeviceType device;
     int8_t device_index;
+    bool strided;  // else there are no sizes and strides to read
   };
 
   const Facts& facts(int i) const {

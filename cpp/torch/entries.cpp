@@ -3,8 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "cpp/dispatch/error.h"
 
@@ -61,6 +63,14 @@ void add_entries(const EntryTable& table, const std::string& from) {
   for (size_t i = 0; i < table.count; ++i) {
     const Entry& e = table.entries[i];
     const auto found = known.find(e.name);
+    const bool twice = std::any_of(table.entries, &e, [&](const Entry& before) {
+      return std::string_view(before.name) == e.name;
+    });
+    if (twice) {
+      throw Error(ErrorKind::kDuplicate, "vllm_ir.load_entries: entry '" + std::string(e.name) +
+                                             "' stands twice in the table of " + from +
+                                             ". Rename one of them.");
+    }
     if (found != known.end() && found->second.entry->call != e.call) {
       throw Error(ErrorKind::kDuplicate, "vllm_ir.load_entries: entry '" + std::string(e.name) +
                                              "' of " + from + " is already taken by " +
@@ -110,9 +120,9 @@ const Entry* find_entry(const std::string& name, const std::string& where,
   const Entry* const entry = found->second.entry;
   const std::string want = signature_of(params, tensor_outputs), got = entry->signature();
   if (want != got) {
-    throw Error(ErrorKind::kValue, where + ": entry '" + name +
-                                       "' does not match native schema: (" + want +
-                                       ") is needed, got (" + got + ").");
+    throw Error(ErrorKind::kValue,
+                where + ": entry '" + name + "' does not match native schema: (" + want +
+                    ") is needed, got (" + got + "). Change the function's parameters.");
   }
   return entry;
 }

@@ -10,7 +10,8 @@
 //
 // Parameters: const at::Tensor& (Tensor), const at::Tensor* (Tensor?, null for None), double,
 // int64_t, bool, and std::optional of those three. Results: at::Tensor or a tuple of them.
-// A library is built for one torch minor; vllm_ir.load_entries() refuses one built for another.
+// A library is built for one torch minor; vllm_ir.load_entries() refuses one built for another. It
+// links torch_cpu and c10 (-lc10 -ltorch_cpu, from torch/lib).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -163,10 +164,13 @@ constexpr Entry entry(const char* name, Gil gil = Gil::kHold, Checks checks = Ch
   return Entry{name, &detail::Trampoline<F>::call, &detail::Trampoline<F>::signature, gil, checks};
 }
 
+// Changes with everything in this header that a built library depends on.
+inline constexpr int kEntryAbi = 1;
+
 // What a library hands over. The first three fields never move, so that a loader can refuse a
 // library of another version before it reads the rest.
 struct EntryTable {
-  int abi = 1;
+  int abi = kEntryAbi;
   int torch_major = TORCH_VERSION_MAJOR;
   int torch_minor = TORCH_VERSION_MINOR;
   size_t count = 0;
@@ -180,7 +184,8 @@ struct EntryTable {
   extern "C" __attribute__((visibility("default"))) const ::vllm_ir::EntryTable*             \
   vllm_ir_entry_table() {                                                                    \
     static const ::vllm_ir::Entry entries[] = {__VA_ARGS__};                                 \
-    static const ::vllm_ir::EntryTable table{1, TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR,    \
+    static const ::vllm_ir::EntryTable table{::vllm_ir::kEntryAbi, TORCH_VERSION_MAJOR,      \
+                                             TORCH_VERSION_MINOR,                            \
                                              sizeof(entries) / sizeof(entries[0]), entries}; \
     return &table;                                                                           \
   }

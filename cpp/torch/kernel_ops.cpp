@@ -153,6 +153,24 @@ void run_fused_add_rms_norm(const at::Tensor& x, const at::Tensor& x_residual,
   run_rows(kernels::fused_add_rms_norm_cpu, args);
 }
 
+// `before_writing` sees both tensors once everything is checked.
+void fused_add_rms_norm_and(void (*before_writing)(const at::Tensor&), const at::Tensor& x,
+                            const at::Tensor& x_residual, const at::Tensor* weight, double epsilon,
+                            std::optional<int64_t> variance_size) {
+  const int64_t var_cols = check_norm(kFusedAddRmsNorm, x, weight, variance_size);
+  check_residual_types(x, x_residual);
+  TORCH_CHECK_VALUE(x_residual.sizes() == x.sizes(),
+                    messages::residual_shape(kFusedAddRmsNorm, x.sizes(), x_residual.sizes()));
+  const int64_t cols = x.sizes().back();
+  const Rows rows = check_overwritten_rows("x", x, cols);
+  const Rows residual_rows = check_overwritten_rows("x_residual", x_residual, cols);
+  TORCH_CHECK_VALUE(!rows_overlap(x, rows, x_residual, residual_rows, cols),
+                    messages::overlap(kFusedAddRmsNorm));
+  before_writing(x);
+  before_writing(x_residual);
+  run_fused_add_rms_norm(x, x_residual, weight, epsilon, var_cols, rows, residual_rows);
+}
+
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
@@ -165,16 +183,7 @@ std::tuple<at::Tensor, at::Tensor> fused_add_rms_norm_(const at::Tensor& x,
                                                        const at::Tensor& x_residual,
                                                        const at::Tensor* weight, double epsilon,
                                                        std::optional<int64_t> variance_size) {
-  const int64_t var_cols = check_norm(kFusedAddRmsNorm, x, weight, variance_size);
-  check_residual_types(x, x_residual);
-  TORCH_CHECK_VALUE(x_residual.sizes() == x.sizes(),
-                    messages::residual_shape(kFusedAddRmsNorm, x.sizes(), x_residual.sizes()));
-  const int64_t cols = x.sizes().back();
-  const Rows rows = check_overwritten_rows("x", x, cols);
-  const Rows residual_rows = check_overwritten_rows("x_residual", x_residual, cols);
-  TORCH_CHECK_VALUE(!rows_overlap(x, rows, x_residual, residual_rows, cols),
-                    messages::overlap(kFusedAddRmsNorm));
-  run_fused_add_rms_norm(x, x_residual, weight, epsilon, var_cols, rows, residual_rows);
+  fused_add_rms_norm_and([](const at::Tensor&) {}, x, x_residual, weight, epsilon, variance_size);
   return {x, x_residual};
 }
 
@@ -208,11 +217,10 @@ at::Tensor rms_norm_cpu_op(const at::Tensor& x, const std::optional<at::Tensor>&
 void fused_add_rms_norm_cpu_op(const at::Tensor& x, const at::Tensor& x_residual,
                                const std::optional<at::Tensor>& weight, double epsilon,
                                std::optional<int64_t> variance_size) {
-  // Autograd does this for torch's own in-place ops, and not for those of a library. First, since
-  // it refuses an inference tensor outside of inference mode.
-  x.unsafeGetTensorImpl()->bump_version();
-  x_residual.unsafeGetTensorImpl()->bump_version();
-  fused_add_rms_norm_(x, x_residual, pointer(weight), epsilon, variance_size);
+  // Autograd bumps the versions for torch's own in-place ops, and not for those of a library.
+  // Before the write, since it refuses an inference tensor outside of inference mode.
+  const auto bump = [](const at::Tensor& t) { t.unsafeGetTensorImpl()->bump_version(); };
+  fused_add_rms_norm_and(bump, x, x_residual, pointer(weight), epsilon, variance_size);
 }
 
 // The Meta kernels look at no size: a symbolic one would get a guard.

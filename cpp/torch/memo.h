@@ -29,8 +29,9 @@ class Memo {
     }
   };
 
-  // False when the arguments can't be a key: an object, a symbolic shape, too many dimensions.
-  static bool make_key(const Arg* args, int count, Key& key) noexcept {
+  // False when the arguments can't be a key: an object, a tensor that isn't strided or has no
+  // memory (a fake one), a symbolic shape, too many dimensions.
+  static bool make_key(const Arg* args, int count, Key& key) {
     for (int i = 0; i < count; ++i) {
       const Arg& arg = args[i];
       if (arg.tag == Tag::kObject || !key.put(static_cast<uint64_t>(arg.tag))) return false;
@@ -70,9 +71,11 @@ class Memo {
     return key.put(bits);
   }
 
-  static bool put_tensor(const at::Tensor& t, Key& key) noexcept {
+  static bool put_tensor(const at::Tensor& t, Key& key) {
     const auto* const impl = t.unsafeGetTensorImpl();
-    if (impl->has_symbolic_sizes_strides()) return false;
+    const bool readable = t.layout() == at::kStrided && !t.is_nested() && !t.is_meta() &&
+                          t.has_storage() && !t.key_set().has(c10::DispatchKey::Python);
+    if (!readable || impl->has_symbolic_sizes_strides()) return false;
     const auto sizes = impl->sizes(), strides = impl->strides();
     const auto device = impl->device();
     const bool contiguous = impl->is_contiguous();

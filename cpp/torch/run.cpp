@@ -42,11 +42,6 @@ void copy_aliases_slow(const Op& op, const Impl& impl, const Arg* args, Outputs&
   }
 }
 
-bool needs_gradient(const at::Tensor& t, bool grad_mode) {
-  if (!t.defined()) return false;
-  return (grad_mode && t.requires_grad()) || t._fw_grad(/*level=*/0).defined();
-}
-
 bool needs_gradient(const Arg* args, int count) {
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
   return std::any_of(args, args + count, [&](const Arg& arg) {

@@ -43,8 +43,12 @@ inline void copy_aliases(const Op& op, const Impl& impl, const Arg* args, int co
     copy_aliases_slow(op, impl, args, out, donating);
 }
 
-bool needs_gradient(const at::Tensor& t, bool grad_mode);
-// Whether autograd must see the call: a gradient is needed, or a forward-mode tangent is there.
+// Whether autograd must see this tensor: a gradient is needed, or a forward-mode tangent is there,
+// which lives on under no_grad.
+inline bool needs_gradient(const at::Tensor& t, bool grad_mode) {
+  if (t.unsafeGetTensorImpl()->autograd_meta() == nullptr) return false;
+  return (grad_mode && t.requires_grad()) || t._fw_grad(/*level=*/0).defined();
+}
 bool needs_gradient(const Arg* args, int count);
 // Native, counted as the choice that a gradient made.
 const Impl* select_native(const Op& op);

@@ -135,7 +135,13 @@ class SelectingKernel final : public c10::OperatorKernel {
     std::vector<c10::IValue> values = pop_arguments(op_, stack);
     BoxedArgs args(op_, values);
     const uint64_t switches = g_switches.load();
-    const Table& table = *effective_table(op_, switches);
+    const Table* const published = effective_table(op_, switches);
+    if (!published) {
+      throw Error(ErrorKind::kRuntime, op_.qualified_name() +
+                                           ": internal error, please report: "
+                                           "called before native was registered");
+    }
+    const Table& table = *published;
     if (needs_care(table, switches)) take_care(op_, table, switches, args);
     const Impl* const impl = select(table, args);
     Outputs out;
@@ -149,11 +155,14 @@ class SelectingKernel final : public c10::OperatorKernel {
 
 bool any_needs_gradient(Values values) {
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  const auto needs = [&](const at::Tensor& t) {
+    return t.defined() && needs_gradient(t, grad_mode);
+  };
   for (const c10::IValue& value : values) {
-    if (value.isTensor() && needs_gradient(value.toTensor(), grad_mode)) return true;
-    if (!value.isTensorList()) continue;
-    for (const at::Tensor& t : value.toTensorVector()) {
-      if (needs_gradient(t, grad_mode)) return true;
+    if (value.isTensor() && needs(value.toTensor())) return true;
+    if (!value.isList()) continue;  // of tensors, of optional ones, or of something else
+    for (const c10::IValue& item : value.toListRef()) {
+      if (item.isTensor() && needs(item.toTensor())) return true;
     }
   }
   return false;
@@ -163,7 +172,7 @@ bool any_needs_gradient(Values values) {
 // the gradient is right whatever provider is in force. Else it steps aside.
 class GradientKernel final : public c10::OperatorKernel {
  public:
-  explicit GradientKernel(const Op& op) : op_(op) {}
+  GradientKernel(const Op& op, bool donating) : op_(op), donating_(donating) {}
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     const size_t n = op_.params().size();
@@ -174,13 +183,16 @@ class GradientKernel final : public c10::OperatorKernel {
     }
     const std::vector<c10::IValue> values = pop_arguments(op_, stack);
     const Impl& native = *select_native(op_);
+    Unpacked args(op_, values);
     Outputs out;
     native.body->call(native, values, out);
+    copy_aliases(op_, native, args.data(), static_cast<int>(n), out, donating_);
     push_results(out, stack);
   }
 
  private:
   const Op& op_;
+  const bool donating_;
 };
 
 template <class Kernel, class... Args>
@@ -213,7 +225,7 @@ void define_overload(torch::Library& library, const Op& op, c10::FunctionSchema 
   library.def(std::move(schema), {at::Tag::pt2_compliant_tag});
   library.impl(name.c_str(),
                boxed<SelectingKernel>(c10::DispatchKey::CompositeExplicitAutograd, op, donating));
-  library.impl(name.c_str(), boxed<GradientKernel>(c10::DispatchKey::Autograd, op));
+  library.impl(name.c_str(), boxed<GradientKernel>(c10::DispatchKey::Autograd, op, donating));
 }
 
 }  // namespace

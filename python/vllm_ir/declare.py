@@ -92,6 +92,7 @@ def _declare(
         )
     schema = schema_of(native, where)
     donated = _activations(schema, activations, where)
+    make = with_call(IrOp, schema)  # what can fail comes before anything is defined
     _C.define_op(
         op_name,
         [(p.name, p.kind, p.optional, p.has_default, p.name in donated) for p in schema.params],
@@ -101,7 +102,7 @@ def _declare(
         schema.donating_text(donated) if allow_inplace else "",
         source,
     )
-    op = with_call(IrOp, schema)(op_name, native, schema, donated, allow_inplace, source)
+    op = make(op_name, native, schema, donated, allow_inplace, source)
     IrOp.registry[op_name] = op
     impl = IrOpImpl(
         op,
@@ -116,8 +117,8 @@ def _declare(
         memoise=False,
         source=source,
     )
-    impl.register()
     op._impls["native"] = impl
+    impl.register()
     _register_fakes(op)
     for told in on_declare:
         told(op)

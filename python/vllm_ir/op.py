@@ -477,9 +477,11 @@ def with_call(base: type[B], schema: OpSchema) -> type[B]:
     params = ", ".join(
         f"{p.name}=_default_of[{p.name!r}]" if p.has_default else p.name for p in schema.params
     )
+    owner = "_op"  # a name that no parameter has
+    while owner in schema.param_names():
+        owner += "_"
     scope: dict[str, Any] = {"_default_of": _defaults(schema)}
-    # Not `self`: natives may have a parameter of that name.
-    exec(f"def __call__(_op, {params}):\n    return _op.torch_op({names})\n", scope)
+    exec(f"def __call__({owner}, {params}):\n    return {owner}.torch_op({names})\n", scope)
     return type(base.__name__, (base,), {"__call__": scope["__call__"], "__module__": __name__})
 
 
