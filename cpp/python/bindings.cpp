@@ -199,6 +199,7 @@ void init_bindings(py::module_& m) {
   m.def("counts_of", &counts_of);
   m.def("interned_tables", [](const std::string& op) { return op_named(op).interned_tables(); });
 
+  m.def("open_scopes", [] { return g_switches.load() / kOneScope; });
   m.def("set_trace", [](bool on) { g_switches.set(Switch::kTrace, on); });
   m.def("set_strict", [](bool on) { g_switches.set(Switch::kStrict, on); });
   m.def("is_strict", [] { return Switches::has(g_switches.load(), Switch::kStrict); });

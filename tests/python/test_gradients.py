@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from toys import new_pair, new_toy, pair_native, runs, same_as, toy_native
+from toys import new_name, new_pair, new_toy, pair_native, runs, same_as, toy_native
 
 import vllm_ir as ir
 
@@ -262,3 +262,18 @@ def test_an_integer_weight_that_can_t_need_a_gradient(toy):
     x = torch.ones(2, requires_grad=True)
     toy(x, torch.tensor([1, 2])).sum().backward()
     assert x.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x.to(x.dtype), lambda x: x.view(-1)], ids=["same", "view"]
+)
+def test_a_result_that_needs_a_gradient_is_no_alias_of_the_input(view):
+    def native(x: Tensor) -> Tensor:
+        return view(x)
+
+    op = ir.register_op(native, name=new_name("alias"))
+    x = torch.ones(3, requires_grad=True)
+    y = op(x)
+    assert y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.ones(3))

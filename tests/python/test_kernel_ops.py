@@ -216,3 +216,10 @@ def test_wrong_residual(x: Tensor, residual: Tensor, error: type[Exception], tex
     with pytest.raises(error, match="^" + re.escape("vllm_ir.fused_add_rms_norm: " + text)):
         C.fused_add_rms_norm_(x, residual, None, EPSILON)
     assert torch.equal(x, kept)
+
+
+def test_a_refused_call_leaves_the_version_counters_alone() -> None:
+    x, residual = torch.zeros(2, 4), torch.zeros(3, 4)
+    with pytest.raises(ValueError, match="x_residual must have x's shape"):
+        torch.ops.vllm_ir_C.fused_add_rms_norm_(x, residual, None, 1e-6)
+    assert (x._version, residual._version) == (0, 0)

@@ -8,6 +8,7 @@ from torch import Tensor
 from toys import line_of, new_name, pair_native, raises_exactly, toy_native
 
 import vllm_ir as ir
+from vllm_ir import _C
 from vllm_ir.errors import DuplicateError, IrTypeError, IrValueError, UnknownNameError
 
 
@@ -508,3 +509,21 @@ def test_tolerances():
 def test_the_norms_override_the_tolerance_of_float16(op):
     assert op.get_tolerance(torch.float16) == (1e-2, 2e-3)
     assert op.get_tolerance(torch.bfloat16) == (1e-3, 1.6e-2)
+
+
+def test_a_parameter_may_have_any_name():
+    def native(_op: Tensor, self: Tensor, cls: Tensor) -> Tensor:
+        return _op + self + cls
+
+    op = ir.register_op(native, name=new_name("names"))
+    one = torch.ones(2)
+    assert torch.equal(op(one, self=one, cls=one), 3 * one)
+    assert torch.equal(type(op).__call__(op, one, one, cls=one), 3 * one)
+
+
+def test_an_object_without_its_init_says_so():
+    bare = _C.IrOpBase.__new__(_C.IrOpBase)
+    text = "vllm_ir: internal error, please report: op before __init__"
+    for use in (lambda: bare.set_priority([]), lambda: bare._explain((), False)):
+        with raises_exactly(ir.IrRuntimeError, text):
+            use()

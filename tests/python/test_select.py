@@ -787,3 +787,15 @@ def test_strict_mode_and_a_memo():
     ir.set_strict(True)
     with pytest.raises(IrRuntimeError, match="supports_args returned False"):
         op(X)
+
+
+def test_a_thread_that_ends_inside_its_scope_leaves_nothing_behind():
+    op = new_toy("mine")
+    before = _C.open_scopes()
+    thread = threading.Thread(target=lambda: op.set_priority(["mine"]).__enter__())
+    thread.start()
+    thread.join()
+    del thread
+    gc.collect()
+    assert op.get_priority() == ["native"]
+    assert _C.open_scopes() == before

@@ -189,6 +189,30 @@ TEST(RuleEval, AnAbsentArgumentSatisfiesEveryClauseButOne) {
   EXPECT_TRUE(Asked("no_overlap", {"weight"}).accepts(x));
 }
 
+TEST(RuleEval, ATensorWithoutStridesIsRejectedByWhatLooksAtItsLayout) {
+  PlainArg sparse = tensor({2, 8});
+  sparse.is_strided = false;
+  const PlainArg x = tensor({2, 8});
+  EXPECT_EQ(Asked("min_dims", {"x"}, {}, 1).reason(sparse),
+            "not a strided tensor; needs min_dims(\"x\", 1)");
+  EXPECT_EQ(Asked("no_overlap", {"x", "x_residual"}).reason(x, sparse),
+            "not a strided tensor; needs no_overlap(\"x\", \"x_residual\")");
+  EXPECT_EQ(
+      Asked("within_last_dim", {"variance_size", "x"}).reason(sparse, none(), none(), number(4)),
+      "not a strided tensor; needs within_last_dim(\"variance_size\", \"x\")");
+  for (const char* kind : {"same_shape", "matches_last_dim"}) {
+    EXPECT_FALSE(Asked(kind, {"x", "x_residual"}).accepts(x, sparse)) << kind;
+    EXPECT_FALSE(Asked(kind, {"x_residual", "x"}).accepts(x, sparse)) << kind;
+  }
+  for (const char* kind : {"last_dim_contiguous", "last_dim_multiple_of", "last_dim_at_most",
+                           "flattens_for_free", "aligned", "no_overlap"}) {
+    EXPECT_FALSE(Asked(kind, {"x"}, {}, 8).accepts(sparse)) << kind;
+  }
+  EXPECT_TRUE(Asked("dtype", {"x"}, {"float32"}).accepts(sparse));
+  EXPECT_TRUE(Asked("device", {"x"}, {"cpu"}).accepts(sparse));
+  EXPECT_TRUE(Asked("is_given", {"x"}).accepts(sparse));
+}
+
 // Rules.
 
 TEST(RuleEval, TheFirstClauseThatRejectsIsReported) {
