@@ -13,7 +13,7 @@ namespace {
 
 // Enough for every distinct decision of a long run; a bound, so that a hostile stream of new
 // decisions can't grow the set without end.
-constexpr size_t kMaxCauses = 4096;
+constexpr size_t kMaxDecisions = 4096;
 
 void check_name(const std::string& where, const char* noun, const std::string& name) {
   if (!is_valid_name(name)) {
@@ -215,7 +215,12 @@ void Op::rebuild() {
 
 bool Op::first_time(const std::string& cause) const {
   const std::lock_guard lock(mutex_);
-  return causes_.size() < kMaxCauses && causes_.insert(cause).second;
+  return causes_.insert(cause).second;
+}
+
+bool Op::new_decision(const std::string& decision) const {
+  const std::lock_guard lock(mutex_);
+  return decisions_.size() < kMaxDecisions && decisions_.insert(decision).second;
 }
 
 size_t Op::interned_tables() const {

@@ -73,8 +73,11 @@ class Op {
   // Rebuild every table: a switch changed that tables depend on.
   void rebuild();
 
-  // True the first time that `cause` is given; for notices that come once per op and cause.
+  // True the first time that `cause` is given; for notices that come once per op and cause. Causes
+  // are few by their nature: a kind and a provider.
   bool first_time(const std::string& cause) const;
+  // True the first time that a traced decision is given. Remembers a bounded number of them.
+  bool new_decision(const std::string& decision) const;
 
   // Calls that ran native because a gradient was needed, whatever the priority said.
   mutable std::atomic<uint64_t> gradient_calls{0};
@@ -97,6 +100,7 @@ class Op {
   std::map<std::vector<std::string>, std::unique_ptr<PriorityList>> lists_;
   std::map<std::string, std::unique_ptr<Table>> interned_;
   mutable std::unordered_set<std::string> causes_;
+  mutable std::unordered_set<std::string> decisions_;
   std::array<std::atomic<const Table*>, kModeCount> tables_{};
 };
 

@@ -10,11 +10,12 @@ namespace vllm_ir {
 namespace {
 
 constexpr std::array<std::string_view, kDTypeCount> kDTypeNames = {
-    "float64",       "float32",     "float16",         "bfloat16",
-    "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
-    "int64",         "int32",       "int16",           "int8",
-    "uint8",         "bool",        "complex64",       "complex128",
-    "other"};
+    "float64",        "float32",     "float16",         "bfloat16",
+    "float8_e4m3fn",  "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "int64",       "int32",           "int16",
+    "int8",           "uint8",       "uint16",          "uint32",
+    "uint64",         "bool",        "complex32",       "complex64",
+    "complex128",     "other"};
 constexpr std::array<std::string_view, kDeviceTypeCount> kDeviceNames = {
     "cpu", "cuda", "xpu", "mps", "meta", "privateuseone", "other"};
 

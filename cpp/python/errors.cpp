@@ -50,8 +50,12 @@ void set_python_error_from_current() noexcept {
     set_python_error(error);
   } catch (py::error_already_set& e) {
     e.restore();
-  } catch (...) {
+  } catch (const std::exception&) {
     torch::translate_exception_to_python(std::current_exception());
+  } catch (...) {
+    set_python_error(Error(ErrorKind::kRuntime,
+                           "vllm_ir: a C++ entry threw something that is no std::exception. "
+                           "Mend the entry."));
   }
 }
 

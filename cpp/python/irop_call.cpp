@@ -5,6 +5,8 @@
 
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/python_symnode.h>
 
 #include "cpp/dispatch/scope.h"
 #include "cpp/dispatch/select.h"
@@ -58,14 +60,10 @@ bool bind(const IrOpObject* self, PyObject* const* args, Py_ssize_t given, PyObj
 inline bool unpack_scalar(PyObject* object, ParamKind kind, Arg& arg) {
   switch (kind) {
     case ParamKind::kFloat:
+      // Not an int: Python impls get the object itself, and it must be a float by every route.
+      if (!PyFloat_CheckExact(object)) return false;
       arg.tag = Tag::kFloat;
-      if (PyFloat_CheckExact(object)) {
-        arg.real = PyFloat_AS_DOUBLE(object);
-        return true;
-      }
-      if (!PyLong_CheckExact(object)) return false;
-      arg.real = PyLong_AsDouble(object);
-      if (arg.real == -1.0 && PyErr_Occurred()) return PyErr_Clear(), false;
+      arg.real = PyFloat_AS_DOUBLE(object);
       return true;
     case ParamKind::kInt: {
       if (!PyLong_CheckExact(object)) return false;
@@ -180,13 +178,22 @@ void run_on_copies(const Op& op, const Impl& impl, Way way, const Arg* args,
 void run(const IrOpObject* self, const Impl& impl, Way way, const Arg* args,
          PyObject* const* objects, Outputs& out) {
   const Op& op = *self->op;
+  // A Python impl that writes what it was not given to write is found by the version counters.
+  const bool watch = !impl.inplace && !impl.body->entry;
+  const int64_t before = watch ? sum_of_versions(args, self->count) : 0;
   if (impl.inplace && !self->donating) [[unlikely]] {
     run_on_copies(op, impl, way, args, objects, self->count, out);
   } else {
     run_body(impl, way, args, objects, self->count, out);
   }
+  if (watch && sum_of_versions(args, self->count) != before) [[unlikely]] {
+    throw Error(ErrorKind::kRuntime,
+                op.qualified_name() + "." + impl.provider +
+                    ": the implementation modified an argument in place. Work on a copy, or "
+                    "register it with inplace=True.");
+  }
   if (impl.inplace && self->donating) bump_versions(op, args);
-  copy_aliases(op, impl, args, self->count, out, self->donating);
+  check_results(op, impl, args, self->count, out, self->donating);
 }
 
 PyObject* wrap(Outputs& out) {
@@ -247,34 +254,65 @@ std::string type_name(PyObject* object) {
   return object == Py_None ? "None" : Py_TYPE(object)->tp_name;
 }
 
-// For selection alone any tensor will do, fake ones too, and what isn't exact has no value.
-void unpack_leniently(const IrOpObject& self, PyObject* const* objects, Arg* out) {
+[[noreturn]] void wrong_type(const IrOpObject& self, int i, const char* want, PyObject* got) {
+  throw Error(ErrorKind::kType, self.op->qualified_name() + ": " +
+                                    PyUnicode_AsUTF8(self.params[static_cast<size_t>(i)].name) +
+                                    " must be " + want + ", got " + type_name(got) + ".");
+}
+
+// What torch would make of a number that isn't of the exact type: numpy's, a bool. Null without an
+// error when it isn't a number; symbolic ones have no value and must not be asked for it.
+py::object as_number(PyObject* object, ParamKind kind) {
+  if (THPVariable_Check(object) || torch::is_symint(object) || torch::is_symfloat(object))
+    return {};
+  PyObject* number = nullptr;
+  if (kind == ParamKind::kInt && PyIndex_Check(object)) number = PyNumber_Index(object);
+  if (kind == ParamKind::kFloat && PyNumber_Check(object) && !PyComplex_Check(object)) {
+    number = PyNumber_Float(object);
+  }
+  if (!number) PyErr_Clear();
+  return py::reinterpret_steal<py::object>(number);
+}
+
+bool is_symbolic(PyObject* object) {
+  return torch::is_symint(object) || torch::is_symfloat(object) || torch::is_symbool(object);
+}
+
+// Any tensor will do, fake ones too, and any number that torch takes. `objects` gets the numbers
+// that were converted, kept alive by `held`.
+void unpack_leniently(const IrOpObject& self, PyObject** objects, py::object* held, Arg* out) {
   for (int i = 0; i < self.count; ++i) {
     const BoundParam& param = self.params[static_cast<size_t>(i)];
+    PyObject* const object = objects[i];
     out[i].tag = Tag::kObject;
-    if (objects[i] == Py_None && (param.optional || param.kind != ParamKind::kTensor)) {
+    if (object == Py_None && (param.optional || param.kind != ParamKind::kTensor)) {
       out[i].tag = Tag::kNone;
     } else if (param.kind == ParamKind::kTensor) {
-      if (!THPVariable_Check(objects[i])) {
-        throw Error(ErrorKind::kType, self.op->qualified_name() + ": " +
-                                          PyUnicode_AsUTF8(param.name) + " must be a Tensor, got " +
-                                          type_name(objects[i]) + ".");
-      }
+      if (!THPVariable_Check(object)) wrong_type(self, i, "a Tensor", object);
       out[i].tag = Tag::kTensor;
-      out[i].tensor = &THPVariable_Unpack(objects[i]);
-    } else if (!unpack_scalar(objects[i], param.kind, out[i])) {
+      out[i].tensor = &THPVariable_Unpack(object);
+    } else if (!unpack_scalar(object, param.kind, out[i])) {
       out[i].tag = Tag::kObject;
+      const bool number = param.kind == ParamKind::kInt || param.kind == ParamKind::kFloat;
+      if (!number || is_symbolic(object) || THPVariable_Check(object)) continue;
+      held[i] = as_number(object, param.kind);
+      const char* const want = param.kind == ParamKind::kInt ? "an int" : "a float";
+      if (!held[i] || !unpack_scalar(held[i].ptr(), param.kind, out[i])) {
+        wrong_type(self, i, want, object);
+      }
+      objects[i] = held[i].ptr();
     }
   }
 }
 
-// Arguments that are only looked at: unpacked from a tuple with every parameter.
+// The arguments of a call off the fast path: from a tuple with every parameter.
 class LookedAt {
  public:
   LookedAt(const IrOpObject& self, PyObject* tuple) : eager_(make(self, tuple)) {
     eager_.keep_reason(true);
   }
   EagerArgs& args() { return eager_; }
+  PyObject* const* objects() const { return objects_.data(); }
 
  private:
   EagerArgs make(const IrOpObject& self, PyObject* tuple) {
@@ -282,17 +320,34 @@ class LookedAt {
       throw Error(ErrorKind::kType, self.op->qualified_name() + ": selection takes a tuple of " +
                                         std::to_string(self.count) + " arguments.");
     }
-    PyObject* const* const objects = &PyTuple_GET_ITEM(tuple, 0);
-    unpack_leniently(self, objects, unpacked_.data());
-    return EagerArgs(unpacked_.data(), objects, self.count);
+    std::copy_n(&PyTuple_GET_ITEM(tuple, 0), self.count, objects_.begin());
+    unpack_leniently(self, objects_.data(), held_.data(), unpacked_.data());
+    return EagerArgs(unpacked_.data(), objects_.data(), self.count);
   }
 
   std::array<Arg, kMaxParams> unpacked_;
+  std::array<PyObject*, kMaxParams> objects_;
+  std::array<py::object, kMaxParams> held_;
   EagerArgs eager_;
 };
 
+// Where a gradient is needed native runs, whatever the priority says.
+Explanation explain_gradient(const Op& op) {
+  Explanation out;
+  out.selected = op.find_impl(kNative);
+  out.decisions.push_back({out.selected, Status::kSelected, ""});
+  for (const Impl* impl : op.impls()) {
+    if (impl == out.selected) continue;
+    out.decisions.push_back({impl, Status::kRejected,
+                             "a gradient is needed, so native runs; torch.no_grad() or "
+                             "torch.inference_mode() lets others run"});
+  }
+  return out;
+}
+
 Explanation explain_objects(const IrOpObject& self, PyObject* tuple, Mode mode) {
   LookedAt looked_at(self, tuple);
+  if (needs_gradient(&looked_at.args()[0], self.count)) return explain_gradient(*self.op);
   return explain(*self.op, *effective_table(*self.op, g_switches.load(), mode), looked_at.args());
 }
 
@@ -340,7 +395,7 @@ PyObject* run_unwrapped(const IrOpObject& self, PyObject* args) {
     impl = select(table, eager);
   }
   Outputs out;
-  run(&self, *impl, Way::kTraceable, &eager[0], &PyTuple_GET_ITEM(args, 0), out);
+  run(&self, *impl, Way::kTraceable, &eager[0], looked_at.objects(), out);
   return wrap(out);
 }
 

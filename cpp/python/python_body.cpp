@@ -13,6 +13,7 @@
 #include "cpp/dispatch/error.h"
 #include "cpp/dispatch/switches.h"
 #include "cpp/python/errors.h"
+#include "cpp/torch/run.h"
 
 namespace vllm_ir {
 
@@ -118,25 +119,25 @@ void unpack_result(const Op& op, const Impl& impl, PyObject* result, Outputs& ou
   throw_pending_python_error();
 }
 
-int64_t version_of(const Arg& arg) {
-  const bool tracked = arg.tag == Tag::kTensor && !arg.tensor->is_inference();
-  return tracked ? static_cast<int64_t>(
-                       arg.tensor->unsafeGetTensorImpl()->version_counter().current_version())
-                 : 0;
-}
+struct Raised {
+  std::string kind;  // "ValueError"
+  std::string text;
+};
 
-int64_t sum_of_versions(const Arg* args, int count) {
-  int64_t sum = 0;
-  for (int i = 0; i < count; ++i) sum += version_of(args[i]);
-  return sum;
-}
-
-// "ValueError: text" of the pending exception, which is cleared. Anything but an Exception
-// (KeyboardInterrupt, SystemExit) passes through.
-std::string take_pending_text() {
+// What the pending exception says; it is cleared. Anything but an Exception (KeyboardInterrupt,
+// SystemExit) passes through.
+Raised take_pending() {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) throw_pending_python_error();
   const py::error_already_set pending;
-  return type_name(pending.value().ptr()) + ": " + std::string(py::str(pending.value()));
+  Raised out{type_name(pending.value().ptr()), ""};
+  try {
+    out.text = py::str(pending.value());
+  } catch (const py::error_already_set&) {
+    out.text = "<its text can't be printed>";
+  }
+  constexpr size_t kLongest = 500;
+  if (out.text.size() > kLongest) out.text = out.text.substr(0, kLongest) + " ...";
+  return out;
 }
 
 }  // namespace
@@ -161,13 +162,13 @@ void PythonBody::call(const Impl& impl, c10::ArrayRef<c10::IValue> args, Outputs
   call(impl, objects.data(), objects.size(), out);
 }
 
-PythonBody::Verdict PythonBody::misbehaved(const Impl& impl, const std::string& reason,
-                                           std::string* why) const {
+PythonBody::Verdict PythonBody::misbehaved(const Impl& impl, const std::string& kind,
+                                           const std::string& reason, std::string* why) const {
   if (Switches::has(g_switches.load(), Switch::kStrict)) {
     throw Error(ErrorKind::kRuntime, where(op_, impl) + ": strict mode: " + reason + ".");
   }
   if (why) *why = reason;
-  if (op_.first_time("callable:" + impl.provider + ":" + reason) && g_facade.callable_misbehaved) {
+  if (op_.first_time("callable:" + impl.provider + ":" + kind) && g_facade.callable_misbehaved) {
     py::reinterpret_borrow<py::function>(g_facade.callable_misbehaved)(op_.name(), impl.provider,
                                                                        reason);
   }
@@ -185,14 +186,18 @@ PythonBody::Verdict PythonBody::ask_now(const Impl& impl, PyObject* const* objec
                 where(op_, impl) +
                     ": supports_args modified one of its arguments in place. It may only look.");
   }
-  if (!verdict) return misbehaved(impl, "supports_args raised " + take_pending_text(), why);
+  if (!verdict) {
+    const Raised raised = take_pending();
+    return misbehaved(impl, raised.kind, "supports_args raised " + raised.kind + ": " + raised.text,
+                      why);
+  }
   if (verdict.ptr() == Py_True) return Verdict::kYes;
   if (verdict.ptr() == Py_False) {
     if (why) *why = kSaidNo;
     return Verdict::kNo;
   }
-  return misbehaved(impl, "supports_args returned " + type_name(verdict.ptr()) + ", not a bool",
-                    why);
+  const std::string kind = type_name(verdict.ptr());
+  return misbehaved(impl, kind, "supports_args returned " + kind + ", not a bool", why);
 }
 
 bool PythonBody::ask(const Impl& impl, PyObject* const* objects, const Arg* args, int count,

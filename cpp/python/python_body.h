@@ -30,8 +30,10 @@ struct PythonBody final : Body {
   enum class Verdict : uint8_t { kYes, kNo, kMisbehaved };
   Verdict ask_now(const Impl& impl, PyObject* const* objects, const Arg* args, int count,
                   std::string* why) const;
-  // The callable misbehaved, which is a no: a notice, once, or an error in strict mode.
-  Verdict misbehaved(const Impl& impl, const std::string& reason, std::string* why) const;
+  // The callable misbehaved, which is a no: a notice, once for each kind (the class of what it
+  // raised or returned), or an error in strict mode.
+  Verdict misbehaved(const Impl& impl, const std::string& kind, const std::string& reason,
+                     std::string* why) const;
 
   const Op& op_;
   const py::object function_;

@@ -22,101 +22,105 @@ PyTypeObject* g_scope_type = nullptr;
 struct ScopeObject {
   PyObject_HEAD
   Frame frame;
-  PyObject* token;  // non-null from __enter__ to __exit__
-  PyObject* outer;  // keeps the frame that `frame.outer` points to alive
+  PyObject* outer;  // the scope that `frame.outer` points into, kept alive; or null
 };
 
-const Frame* frame_of(PyObject* value) {
-  return value ? &reinterpret_cast<ScopeObject*>(value)->frame : nullptr;
+ScopeObject* as_scope(PyObject* object) { return reinterpret_cast<ScopeObject*>(object); }
+bool is_open(PyObject* scope) { return as_scope(scope)->frame.open; }
+
+// The value of the context variable, as a new reference: a scope, or null for none. False with a
+// Python error set.
+bool read(PyObject** scope) {
+  if (PyContextVar_Get(g_variable, nullptr, scope) < 0) return false;
+  if (*scope == Py_None) Py_CLEAR(*scope);
+  return true;
 }
 
-const Frame* read_variable() {
+// Replaces a reference to a scope by one to the innermost of it and its outer ones that is open.
+// Closed ones stay behind where scopes are left out of order or in another context; keeping them
+// would make chains grow, and cycles when one is opened again.
+void skip_closed(PyObject** scope) {
+  while (*scope && !is_open(*scope)) {
+    PyObject* const outer = Py_XNewRef(as_scope(*scope)->outer);
+    Py_SETREF(*scope, outer);
+  }
+}
+
+const Frame* read_frame() {
   // A torch operator runs without Python's lock. Only paid while some scope is open.
   const PyGILState_STATE lock = PyGILState_Ensure();
-  PyObject* value = nullptr;
-  if (PyContextVar_Get(g_variable, nullptr, &value) < 0) PyErr_WriteUnraisable(g_variable);
-  const Frame* const frame = frame_of(value);
-  Py_XDECREF(value);  // the context itself keeps it alive while this call runs
+  PyObject* scope = nullptr;
+  if (!read(&scope)) PyErr_WriteUnraisable(g_variable);
+  const Frame* const frame = scope ? &as_scope(scope)->frame : nullptr;
+  Py_XDECREF(scope);  // the context itself keeps it alive while this call runs
   PyGILState_Release(lock);
   return frame;
 }
 
-// The innermost scope that is still open, as a new reference; null when there is none. Closed ones
-// stay in the variable of a context that was left in another one; keeping them would make chains
-// grow, and cycles when one is opened again.
-bool innermost_open(PyObject** out) {
-  PyObject* scope = nullptr;
-  if (PyContextVar_Get(g_variable, nullptr, &scope) < 0) return false;
-  while (scope && !reinterpret_cast<ScopeObject*>(scope)->token) {
-    PyObject* const outer = Py_XNewRef(reinterpret_cast<ScopeObject*>(scope)->outer);
-    Py_SETREF(scope, outer);
-  }
-  *out = scope;
-  return true;
+bool write(PyObject* scope) {
+  PyObject* const token = PyContextVar_Set(g_variable, scope ? scope : Py_None);
+  Py_XDECREF(token);
+  return token != nullptr;
 }
 
 PyObject* enter(PyObject* object, PyObject*) {
-  auto* const self = reinterpret_cast<ScopeObject*>(object);
-  if (self->token) {
+  ScopeObject* const self = as_scope(object);
+  if (self->frame.open) {
     set_python_error(Error(ErrorKind::kRuntime, self->frame.op->qualified_name() +
                                                     ": this priority scope is open already. "
                                                     "Call set_priority again for a nested one."));
     return nullptr;
   }
   PyObject* outer = nullptr;
-  if (!innermost_open(&outer)) return nullptr;
-  PyObject* const token = PyContextVar_Set(g_variable, object);
-  if (!token) {
+  if (!read(&outer)) return nullptr;
+  skip_closed(&outer);
+  if (!write(object)) {
     Py_XDECREF(outer);
     return nullptr;
   }
   Py_XSETREF(self->outer, outer);
-  self->frame.outer = frame_of(outer);
+  self->frame.outer = outer ? &as_scope(outer)->frame : nullptr;
   self->frame.open = true;
-  self->token = token;
   g_switches.open_scope();
   return Py_NewRef(object);
 }
 
 PyObject* leave(PyObject* object, PyObject* const*, Py_ssize_t) {
-  auto* const self = reinterpret_cast<ScopeObject*>(object);
-  if (!self->token) {
+  ScopeObject* const self = as_scope(object);
+  if (!self->frame.open) {
     set_python_error(Error(ErrorKind::kRuntime, self->frame.op->qualified_name() +
                                                     ": this priority scope is not open."));
     return nullptr;
   }
-  PyObject* const token = self->token;
-  self->token = nullptr;
-  self->frame.open = false;
+  self->frame.open = false;  // which ends the scope, for everybody
   g_switches.close_scope();
-  if (PyContextVar_Reset(g_variable, token) < 0) {
-    // Left in another context than it was entered in, as when a generator is closed by the
-    // collector. The frame is closed, which is what ends the scope; the variable is only a path.
-    if (!PyErr_ExceptionMatches(PyExc_ValueError)) {
-      Py_DECREF(token);
-      return nullptr;
-    }
-    PyErr_Clear();
+  PyObject* current = nullptr;
+  if (!read(&current)) return nullptr;
+  // Another one is current when scopes are left out of order (generators), or in another context
+  // than they were entered in. It stays; a closed frame in its chain overrides nothing.
+  bool done = true;
+  if (current == object) {
+    skip_closed(&current);
+    done = write(current);
   }
-  Py_DECREF(token);
+  Py_XDECREF(current);
+  if (!done) return nullptr;
   Py_RETURN_NONE;
 }
 
 void dealloc(PyObject* object) {
-  auto* const self = reinterpret_cast<ScopeObject*>(object);
+  ScopeObject* const self = as_scope(object);
   PyTypeObject* const type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
-  if (self->token) g_switches.close_scope();  // its thread or task ended inside it
-  Py_XDECREF(self->token);
+  if (self->frame.open) g_switches.close_scope();  // its thread or task ended inside it
   Py_XDECREF(self->outer);
   type->tp_free(object);
   Py_DECREF(type);
 }
 
 int traverse(PyObject* object, visitproc visit, void* arg) {
-  auto* const self = reinterpret_cast<ScopeObject*>(object);
+  ScopeObject* const self = as_scope(object);
   Py_VISIT(Py_TYPE(object));
-  Py_VISIT(self->token);
   Py_VISIT(self->outer);
   return 0;
 }
@@ -173,7 +177,6 @@ PyObject* make_scope(Op& op, PyObject* providers) {
     auto* const scope = PyObject_GC_New(ScopeObject, g_scope_type);
     if (!scope) return nullptr;
     new (&scope->frame) Frame{nullptr, &op, list, false};
-    scope->token = nullptr;
     scope->outer = nullptr;
     PyObject_GC_Track(scope);
     return reinterpret_cast<PyObject*>(scope);
@@ -191,7 +194,7 @@ void init_scope(PyObject* module) {
   if (PyModule_AddObjectRef(module, "Scope", reinterpret_cast<PyObject*>(g_scope_type)) < 0) {
     throw py::error_already_set();
   }
-  set_current_frame_source(&read_variable);
+  set_current_frame_source(&read_frame);
 }
 
 }  // namespace vllm_ir

@@ -36,7 +36,7 @@ void take_care(const Op& op, const Table& table, uint64_t switches, Args& args) 
   if (strict) insist(op, table, explanation);
   if (!trace || !call_hooks().trace) return;
   const std::string decision = to_string(op, explanation);
-  if (op.first_time(decision)) call_hooks().trace(op, decision);
+  if (op.new_decision(decision)) call_hooks().trace(op, decision);
 }
 
 }  // namespace vllm_ir

@@ -111,11 +111,8 @@ void run_rows(void (*launch)(const Args&, int64_t, int64_t), const Args& args) {
                    [&](int64_t begin, int64_t end) { launch(args, begin, end); });
 }
 
-at::Tensor run_rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
-                        int64_t var_cols, const Rows& rows) {
-  const Weight w(weight);
-  at::Tensor out = empty_output(x);
-  const Rows out_rows = x.is_contiguous() ? rows : check_rows(kRmsNorm, "the output", out);
+void run_rms_norm_into(const at::Tensor& out, const Rows& out_rows, const at::Tensor& x,
+                       const Weight& w, double epsilon, int64_t var_cols, const Rows& rows) {
   kernels::RmsNormArgs args{};
   args.out = out.mutable_data_ptr();
   args.x = x.const_data_ptr();
@@ -129,6 +126,20 @@ at::Tensor run_rms_norm(const at::Tensor& x, const at::Tensor* weight, double ep
   args.x_stride = rows.stride;
   args.epsilon = epsilon;
   run_rows(kernels::rms_norm_cpu, args);
+}
+
+at::Tensor run_rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
+                        int64_t var_cols, const Rows& rows) {
+  const Weight w(weight);
+  at::Tensor out = empty_output(x);
+  const std::optional<Rows> out_rows = x.is_contiguous() ? rows : rows_of(out);
+  if (!out_rows) {
+    // Rows that overlap (sliding windows): native's strides are not rows, so they get a copy.
+    const at::Tensor dense = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
+    run_rms_norm_into(dense, *rows_of(dense), x, w, epsilon, var_cols, rows);
+    return out.copy_(dense);
+  }
+  run_rms_norm_into(out, *out_rows, x, w, epsilon, var_cols, rows);
   return out;
 }
 

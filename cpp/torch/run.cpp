@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "cpp/dispatch/error.h"
+
 namespace vllm_ir {
 namespace {
 
@@ -29,7 +31,7 @@ void copy_aliases_slow(const Op& op, const Impl& impl, const Arg* args, Outputs&
   const auto& params = op.params();
   for (size_t o = 0; o < out.size(); ++o) {
     for (size_t i = 0; i < params.size(); ++i) {
-      const bool may_alias = donating && params[i].activation;
+      const bool may_alias = donating && impl.inplace && params[i].activation;
       if (args[i].tag != Tag::kTensor || may_alias || !out[o].is_alias_of(*args[i].tensor)) {
         continue;
       }
@@ -54,6 +56,21 @@ const Impl* select_native(const Op& op) {
   op.gradient_calls.fetch_add(1, std::memory_order_relaxed);
   native->selected.fetch_add(1, std::memory_order_relaxed);
   return native;
+}
+
+int64_t sum_of_versions(const Arg* args, int count) {
+  int64_t sum = 0;
+  for (int i = 0; i < count; ++i) {
+    if (args[i].tag != Tag::kTensor || args[i].tensor->is_inference()) continue;
+    sum += args[i].tensor->unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  return sum;
+}
+
+void undefined_result(const Op& op, const Impl& impl) {
+  throw Error(ErrorKind::kType, op.qualified_name() + "." + impl.provider +
+                                    ": must return a Tensor for each output, got an undefined "
+                                    "one. Mend the implementation.");
 }
 
 void bump_versions(const Op& op, const Arg* args) {

@@ -25,10 +25,14 @@ void set_alias_notice(AliasNotice notice) noexcept;
 // by a copy. `args` are the caller's arguments, before any clone.
 void copy_aliases_slow(const Op& op, const Impl& impl, const Arg* args, Outputs& out,
                        bool donating);
-inline void copy_aliases(const Op& op, const Impl& impl, const Arg* args, int count, Outputs& out,
-                         bool donating) {
+// Throws when a result is undefined.
+[[noreturn]] void undefined_result(const Op& op, const Impl& impl);
+inline void check_results(const Op& op, const Impl& impl, const Arg* args, int count, Outputs& out,
+                          bool donating) {
   bool found = false;
   for (size_t o = 0; o < out.size(); ++o) {
+    if (!out[o].defined()) [[unlikely]]
+      undefined_result(op, impl);
     const auto* const mine = out[o].unsafeGetTensorImpl();
     const bool owns = mine->has_storage();
     const void* const storage = owns ? mine->unsafe_storage().unsafeGetStorageImpl() : nullptr;
@@ -52,6 +56,10 @@ inline bool needs_gradient(const at::Tensor& t, bool grad_mode) {
 bool needs_gradient(const Arg* args, int count);
 // Native, counted as the choice that a gradient made.
 const Impl* select_native(const Op& op);
+
+// The version counters of all tensors added up: a change means that one was written. Inference
+// tensors have none.
+int64_t sum_of_versions(const Arg* args, int count);
 
 // Tell autograd that the donated tensors were written.
 void bump_versions(const Op& op, const Arg* args);

@@ -98,10 +98,10 @@ void push_results(Outputs& out, Stack* stack) {
 }
 
 void run_impl(const Op& op, const Impl& impl, std::vector<c10::IValue>& values, BoxedArgs& args,
-              bool donating, Outputs& out) {
+              Outputs& out) {
   const std::vector<Arg> callers(args.data(), args.data() + args.count());
   Held held;
-  if (impl.inplace && !donating) {
+  if (impl.inplace) {
     clone_activations(op, args.data(), held);
     for (size_t i = 0; i < values.size(); ++i) {
       if (held[i].defined()) values[i] = held[i];
@@ -112,14 +112,15 @@ void run_impl(const Op& op, const Impl& impl, std::vector<c10::IValue>& values, 
   } else {
     impl.body->call(impl, values, out);
   }
-  if (impl.inplace && donating) bump_versions(op, callers.data());
-  copy_aliases(op, impl, callers.data(), args.count(), out, donating);
+  check_results(op, impl, callers.data(), args.count(), out, /*donating=*/false);
 }
 
-// The kernel of every backend: selects as an eager call does.
+// The kernel of every backend, for both overloads: selects as an eager call does. maybe_inplace is
+// run out of place here. Its schema can only say that the results are new tensors, and a compiler
+// plans memory by that: a result that is the donated tensor would be overwritten.
 class SelectingKernel final : public c10::OperatorKernel {
  public:
-  SelectingKernel(const Op& op, bool donating) : op_(op), donating_(donating) {}
+  explicit SelectingKernel(const Op& op) : op_(op) {}
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
     try {
@@ -145,12 +146,11 @@ class SelectingKernel final : public c10::OperatorKernel {
     if (needs_care(table, switches)) take_care(op_, table, switches, args);
     const Impl* const impl = select(table, args);
     Outputs out;
-    run_impl(op_, *impl, values, args, donating_, out);
+    run_impl(op_, *impl, values, args, out);
     push_results(out, stack);
   }
 
   const Op& op_;
-  const bool donating_;
 };
 
 bool any_needs_gradient(Values values) {
@@ -172,7 +172,7 @@ bool any_needs_gradient(Values values) {
 // the gradient is right whatever provider is in force. Else it steps aside.
 class GradientKernel final : public c10::OperatorKernel {
  public:
-  GradientKernel(const Op& op, bool donating) : op_(op), donating_(donating) {}
+  explicit GradientKernel(const Op& op) : op_(op) {}
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     const size_t n = op_.params().size();
@@ -186,13 +186,12 @@ class GradientKernel final : public c10::OperatorKernel {
     Unpacked args(op_, values);
     Outputs out;
     native.body->call(native, values, out);
-    copy_aliases(op_, native, args.data(), static_cast<int>(n), out, donating_);
+    check_results(op_, native, args.data(), static_cast<int>(n), out, /*donating=*/false);
     push_results(out, stack);
   }
 
  private:
   const Op& op_;
-  const bool donating_;
 };
 
 template <class Kernel, class... Args>
@@ -224,8 +223,8 @@ void define_overload(torch::Library& library, const Op& op, c10::FunctionSchema 
   const std::string name = op.name() + (donating ? ".maybe_inplace" : "");
   library.def(std::move(schema), {at::Tag::pt2_compliant_tag});
   library.impl(name.c_str(),
-               boxed<SelectingKernel>(c10::DispatchKey::CompositeExplicitAutograd, op, donating));
-  library.impl(name.c_str(), boxed<GradientKernel>(c10::DispatchKey::Autograd, op, donating));
+               boxed<SelectingKernel>(c10::DispatchKey::CompositeExplicitAutograd, op));
+  library.impl(name.c_str(), boxed<GradientKernel>(c10::DispatchKey::Autograd, op));
 }
 
 }  // namespace

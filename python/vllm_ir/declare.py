@@ -9,7 +9,8 @@ import torch
 from vllm_ir import _C
 from vllm_ir.errors import IrTypeError, IrValueError, UnknownNameError, unknown_name
 from vllm_ir.facts import caller
-from vllm_ir.impl import IrOpImpl, check_flag
+from vllm_ir.flags import check_flag
+from vllm_ir.impl import IrOpImpl
 from vllm_ir.op import IrOp, with_call
 from vllm_ir.schema import OpSchema, schema_of
 
@@ -59,6 +60,8 @@ def register_op(
         DuplicateError: The name is taken; the message names both places.
 
     Example:
+        >>> import torch, vllm_ir as ir
+        >>> from torch import Tensor
         >>> @ir.register_op
         ... def scaled_add(x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
         ...     return x + scale * y
@@ -117,7 +120,6 @@ def _declare(
         memoise=False,
         source=source,
     )
-    op._impls["native"] = impl
     impl.register()
     _register_fakes(op)
     for told in on_declare:
@@ -140,6 +142,7 @@ def _activations(
         return tuple(p.name for p in schema.params if p.name[0] == "x" and p.kind == "Tensor")
     if isinstance(activations, str):
         raise IrTypeError(f"{where}: activations must be a list of names, got str.")
+    activations = tuple(activations)  # an iterator would be empty at the second look
     for name in activations:
         if name not in schema.param_names():
             raise UnknownNameError(unknown_name(where, "activation", name, schema.param_names()))

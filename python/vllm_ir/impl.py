@@ -12,7 +12,6 @@ from vllm_ir import _C
 from vllm_ir.entries import entry_library
 from vllm_ir.errors import IrValueError
 from vllm_ir.facts import set_once
-from vllm_ir.flags import check_flag as check_flag  # declare.py takes it from here
 from vllm_ir.rules import Rule
 from vllm_ir.schema import OpSchema, schema_of
 

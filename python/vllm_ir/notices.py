@@ -17,7 +17,7 @@ def impl_failed(op: str, provider: str, error: BaseException) -> BaseException:
     Torch's own errors (a shape, out of memory) and ours keep their class: engines catch them. What
     is left means that the implementation itself is broken, and then its name matters most.
     """
-    if isinstance(error, (IrError, RuntimeError)) or not isinstance(error, Exception):
+    if isinstance(error, (IrError, RuntimeError, MemoryError)) or not isinstance(error, Exception):
         return error
     text = (
         f"vllm_ir.{op}.{provider}: the implementation raised {type(error).__name__}: {error}. "

@@ -20,6 +20,7 @@ import torch
 
 from vllm_ir import _C
 from vllm_ir.dtypes import dtype_name
+from vllm_ir.errors import IrTypeError
 
 # kind, parameter names, allowed dtypes or devices, number
 Clause = tuple[str, tuple[str, ...], tuple[str, ...], int]
@@ -35,6 +36,9 @@ class Rule:
         if not isinstance(other, Rule):
             return NotImplemented
         return Rule(self.clauses + other.clauses)
+
+    def __bool__(self) -> bool:
+        raise IrTypeError("vllm_ir.rules: a rule is neither true nor false. Join rules with '&'.")
 
     def __str__(self) -> str:
         return _C.rule_text(self.clauses)

@@ -13,7 +13,8 @@ def set_strict(on: bool) -> None:
     """Turn strict mode on or off; its start value is VLLM_IR_STRICT.
 
     In strict mode it is an error when a provider that the user named doesn't run: because it is
-    unsupported, rejects the arguments, or has a `supports_args` that misbehaves.
+    unsupported, rejects the arguments, or has a `supports_args` that misbehaves. Calls that need a
+    gradient are exempt: native always runs those.
 
     Raises:
         IrTypeError: Not a bool.

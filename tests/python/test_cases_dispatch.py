@@ -242,7 +242,6 @@ def test_d18_a_donated_result_never_aliases_what_was_not_donated():
             assert torch.equal(y, torch.ones(3))
 
 
-@pytest.mark.xfail(reason="maybe_inplace lets a provider that is not in-place return its input")
 def test_d18_a_result_of_a_provider_that_is_not_in_place_is_a_tensor_of_its_own():
     """Such a provider behaves as under the default overload; an expanded input shows it."""
 

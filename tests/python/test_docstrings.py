@@ -15,7 +15,6 @@ WITH_EXAMPLES = sorted(
     for path in PACKAGE.rglob("*.py")
     if ">>> " in path.read_text()
 )
-NO_IMPORTS_YET = {"vllm_ir.declare": [pytest.mark.xfail(reason="its example brings no imports")]}
 # An example starts without the names of its module, and only knows what it imports itself.
 SCRIPT = """
     import doctest, importlib, io, json
@@ -44,9 +43,7 @@ def test_there_are_examples():
     assert {"vllm_ir", "vllm_ir.op", "vllm_ir.rules"} <= set(WITH_EXAMPLES)
 
 
-@pytest.mark.parametrize(
-    "module", [pytest.param(name, marks=NO_IMPORTS_YET.get(name, ())) for name in WITH_EXAMPLES]
-)
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_the_examples_of_a_module(outcomes, module):
     assert outcomes[module]["said"] == ""
     assert outcomes[module]["tried"] > 0

@@ -381,11 +381,14 @@ TEST(Op, ACauseIsFirstOnlyOnce) {
   EXPECT_TRUE(op->first_time("alias:fast"));
 }
 
-TEST(Op, AStreamOfNewCausesEnds) {
+TEST(Op, ADecisionIsNewOnlyOnceAndAStreamOfNewOnesEnds) {
   SampleOp op;
-  int given = 0;
-  for (int i = 0; i < 10000; ++i) given += op->first_time("cause " + std::to_string(i));
+  EXPECT_TRUE(op->new_decision("fast runs"));
+  EXPECT_FALSE(op->new_decision("fast runs"));
+  int given = 1;
+  for (int i = 0; i < 10000; ++i) given += op->new_decision("decision " + std::to_string(i));
   EXPECT_EQ(given, 4096);
+  EXPECT_TRUE(op->first_time("priority")) << "a full memory of decisions silences no notice";
 }
 
 }  // namespace

@@ -43,8 +43,9 @@ TEST(TensorFacts, NamesAreThoseOfTorch) {
 TEST(TensorFacts, AnUnknownDtypeListsTheKnownOnes) {
   expect_error(ErrorKind::kValue,
                "vllm_ir.rules: unknown dtype 'half'. Known: float64, float32, float16, bfloat16, "
-               "float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, int64, int32, int16, "
-               "int8, uint8, bool, complex64, complex128, other.",
+               "float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, "
+               "int64, int32, int16, int8, uint8, uint16, uint32, uint64, bool, complex32, "
+               "complex64, complex128, other.",
                [] { dtype_named("half"); });
 }
 
