@@ -24,6 +24,8 @@ bool g_ask_unwrapped = false;
 
 PyObject* call_torch(IrOpObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   PyObject* const target = g_ask_unwrapped && self->unwrapped ? self->unwrapped : self->torch_op;
+  if (!self->donating) return PyObject_Vectorcall(target, args, nargsf, kwnames);
+  const EagerDonation donation;
   return PyObject_Vectorcall(target, args, nargsf, kwnames);
 }
 

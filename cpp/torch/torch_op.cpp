@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cpp/dispatch/error.h"
@@ -98,10 +99,10 @@ void push_results(Outputs& out, Stack* stack) {
 }
 
 void run_impl(const Op& op, const Impl& impl, std::vector<c10::IValue>& values, BoxedArgs& args,
-              Outputs& out) {
+              bool donating, Outputs& out) {
   const std::vector<Arg> callers(args.data(), args.data() + args.count());
   Held held;
-  if (impl.inplace) {
+  if (impl.inplace && !donating) {
     clone_activations(op, args.data(), held);
     for (size_t i = 0; i < values.size(); ++i) {
       if (held[i].defined()) values[i] = held[i];
@@ -112,15 +113,18 @@ void run_impl(const Op& op, const Impl& impl, std::vector<c10::IValue>& values, 
   } else {
     impl.body->call(impl, values, out);
   }
-  check_results(op, impl, callers.data(), args.count(), out, /*donating=*/false);
+  if (impl.inplace && donating) bump_versions(op, callers.data());
+  check_results(op, impl, callers.data(), args.count(), out, donating);
 }
 
-// The kernel of every backend, for both overloads: selects as an eager call does. maybe_inplace is
-// run out of place here. Its schema can only say that the results are new tensors, and a compiler
-// plans memory by that: a result that is the donated tensor would be overwritten.
+thread_local bool t_eager_donation = false;
+
+// The kernel of every backend: selects as an eager call does. maybe_inplace called from a graph is
+// run out of place. Its schema can only say that the results are new tensors, and a compiler plans
+// memory by that: a result that is the donated tensor would be overwritten.
 class SelectingKernel final : public c10::OperatorKernel {
  public:
-  explicit SelectingKernel(const Op& op) : op_(op) {}
+  SelectingKernel(const Op& op, bool donating) : op_(op), donating_(donating) {}
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
     try {
@@ -133,6 +137,7 @@ class SelectingKernel final : public c10::OperatorKernel {
 
  private:
   void select_and_run(Stack* stack) {
+    const bool donating = std::exchange(t_eager_donation, false) && donating_;
     std::vector<c10::IValue> values = pop_arguments(op_, stack);
     BoxedArgs args(op_, values);
     const uint64_t switches = g_switches.load();
@@ -146,11 +151,12 @@ class SelectingKernel final : public c10::OperatorKernel {
     if (needs_care(table, switches)) take_care(op_, table, switches, args);
     const Impl* const impl = select(table, args);
     Outputs out;
-    run_impl(op_, *impl, values, args, out);
+    run_impl(op_, *impl, values, args, donating, out);
     push_results(out, stack);
   }
 
   const Op& op_;
+  const bool donating_;
 };
 
 bool any_needs_gradient(Values values) {
@@ -223,11 +229,14 @@ void define_overload(torch::Library& library, const Op& op, c10::FunctionSchema 
   const std::string name = op.name() + (donating ? ".maybe_inplace" : "");
   library.def(std::move(schema), {at::Tag::pt2_compliant_tag});
   library.impl(name.c_str(),
-               boxed<SelectingKernel>(c10::DispatchKey::CompositeExplicitAutograd, op));
+               boxed<SelectingKernel>(c10::DispatchKey::CompositeExplicitAutograd, op, donating));
   library.impl(name.c_str(), boxed<GradientKernel>(c10::DispatchKey::Autograd, op));
 }
 
 }  // namespace
+
+EagerDonation::EagerDonation() noexcept { t_eager_donation = true; }
+EagerDonation::~EagerDonation() { t_eager_donation = false; }
 
 void set_call_hooks(CallHooks hooks) noexcept { g_hooks = hooks; }
 const CallHooks& call_hooks() noexcept { return g_hooks; }

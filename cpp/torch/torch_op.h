@@ -15,6 +15,17 @@ namespace vllm_ir {
 // the schema is wrong or torch already has an operator of this name.
 void define_torch_op(Op& op, const std::string& schema, const std::string& donating_schema);
 
+// While one lives, the next maybe_inplace operator of this thread works in place: an eager call
+// that goes through torch's operator, for a profiler say, still donates. A graph that calls the
+// operator itself doesn't: see SelectingKernel.
+class EagerDonation {
+ public:
+  EagerDonation() noexcept;
+  ~EagerDonation();
+  EagerDonation(const EagerDonation&) = delete;
+  EagerDonation& operator=(const EagerDonation&) = delete;
+};
+
 // Notices that a call may owe (a priority that was never set, a traced decision), given by the
 // layer that can log. Installed once, before any call.
 struct CallHooks {

@@ -291,7 +291,8 @@ def test_asking_about_what_is_no_tensor():
     for ask in (op.dispatch, op.explain, op.impls["native"].supports_args):
         with raises_exactly(IrTypeError, f"vllm_ir.{op.name}: x must be a Tensor, got list."):
             ask([1.0])
-    assert op.dispatch(X, None, "not a float").provider == "native"
+    with raises_exactly(IrTypeError, f"vllm_ir.{op.name}: scale must be a float, got str."):
+        op.dispatch(X, None, "not a float")
 
 
 def test_the_norms_check_their_arguments_whatever_the_provider():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
+import numpy as np
 import pytest
 import torch
 from toys import line_of, new_toy, runs, same_as, toy_native
@@ -140,22 +141,47 @@ def test_other_tensors_will_do(kind):
         x = torch.nn.Parameter(torch.ones(2, 8))
     else:
         x = torch.ones(2, 8).as_subclass(type("Sub", (torch.Tensor,), {}))
+    with torch.no_grad():
+        explanation = op.explain(x)
+        assert explanation.selected == op.dispatch(x).provider == "a"
+        assert (
+            explanation.decisions[0].reason == 'x.dtype is float32; needs dtype("x") in {float16}'
+        )
+        assert op.explain(x.half()).selected == "half"
+
+    def test_of_the_shipped_norms():
+        x, w = torch.randn(2, 8), torch.ones(8)
+        assert str(ir.ops.rms_norm.explain(x, w, 1e-6)) == (
+            "vllm_ir.rms_norm: vllm_c runs (priority: vllm_c, native)\n"
+            "  vllm_c  selected\n"
+            "  native  not reached"
+        )
+        assert str(ir.ops.rms_norm.explain(x.double(), w, 1e-6)) == (
+            "vllm_ir.rms_norm: native runs (priority: vllm_c, native)\n"
+            "  vllm_c  rejected: x.dtype is float64; "
+            'needs dtype("x") in {float32, float16, bfloat16}\n'
+            "  native  selected"
+        )
+
+
+def test_where_a_gradient_is_needed_native_is_named_and_the_reason():
+    op = new_toy("a")
+    op.set_default(["a"])
+    x = torch.ones(2, requires_grad=True)
     explanation = op.explain(x)
-    assert explanation.selected == op.dispatch(x).provider == "a"
-    assert explanation.decisions[0].reason == 'x.dtype is float32; needs dtype("x") in {float16}'
-    assert op.explain(x.half()).selected == "half"
+    assert explanation.selected == op.dispatch(x).provider == "native"
+    assert [str(d) for d in explanation.decisions] == [
+        "selected",
+        "rejected: a gradient is needed, so native runs; torch.no_grad() or "
+        "torch.inference_mode() lets others run",
+    ]
+    with torch.no_grad():
+        assert op.explain(x).selected == "a"
 
 
-def test_of_the_shipped_norms():
-    x, w = torch.randn(2, 8), torch.ones(8)
-    assert str(ir.ops.rms_norm.explain(x, w, 1e-6)) == (
-        "vllm_ir.rms_norm: vllm_c runs (priority: vllm_c, native)\n"
-        "  vllm_c  selected\n"
-        "  native  not reached"
-    )
-    assert str(ir.ops.rms_norm.explain(x.double(), w, 1e-6)) == (
-        "vllm_ir.rms_norm: native runs (priority: vllm_c, native)\n"
-        "  vllm_c  rejected: x.dtype is float64; "
-        'needs dtype("x") in {float32, float16, bfloat16}\n'
-        "  native  selected"
-    )
+def test_numbers_of_other_types_count_as_torch_counts_them():
+    op, x = ir.ops.rms_norm, torch.ones(2, 8)
+    for size in (np.int64(3), True):
+        assert op.explain(x, None, 1e-6, size).selected == "vllm_c"
+    for epsilon in (0, np.float32(1e-6)):
+        assert op.explain(x, None, epsilon).selected == "vllm_c"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may write what: the default overload nothing, maybe_inplace what is donated."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import Tensor
@@ -140,10 +142,9 @@ def test_an_optional_activation_that_is_none():
         with runs(op, fast=1):
             assert [t.tolist() for t in call(None, other)] == [[1.0] * 2, [2.0] * 2]
         assert other.tolist() == [0.0] * 2
-    for call in routes(op.maybe_inplace):
-        with runs(op, fast=1):
-            call(None, donated := torch.zeros(2))
-        assert donated.tolist() == [2.0] * 2
+    with runs(op, fast=1):
+        op.maybe_inplace(None, donated := torch.zeros(2))
+    assert donated.tolist() == [2.0] * 2
 
 
 def test_an_in_place_impl_that_fails_half_way_leaves_the_inputs_alone():
@@ -249,10 +250,10 @@ def test_d18_maybe_inplace_copies_what_is_not_donated():
     op = alias_op("itself")
     x, w = torch.zeros(2), torch.ones(2)
     for call in routes(op.maybe_inplace):
-        out = call(x, w)
-        out.add_(5)
+        call(x, w).add_(5)
         assert w.tolist() == [1.0, 1.0]
-        assert call(x) is x  # donated: the result may be it
+        call(x).add_(5)  # not in place: as under the default overload
+        assert x.tolist() == [0.0, 0.0]
 
 
 def test_d18_one_of_several_results():
@@ -295,48 +296,58 @@ def test_d18_an_in_place_impl_that_returns_a_caller_s_weight():
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
 def test_maybe_inplace_writes_where_the_activations_are(mode):
     op = new_pair("fast")
-    for call in routes(op.maybe_inplace):
-        with mode():
+    for watched in (contextlib.nullcontext(), torch.profiler.profile()):  # fast, and through torch
+        with watched, mode():
             x, other = torch.ones(3), torch.ones(3)
             with runs(op, fast=1):
-                results = call(x, other, 2.0)
+                results = op.maybe_inplace(x, other, 2.0)
             assert [r.data_ptr() for r in results] == [x.data_ptr(), other.data_ptr()]
             assert (x.tolist(), other.tolist()) == ([4.0] * 3, [2.0] * 3)
 
 
-def test_maybe_inplace_with_the_kernel_allocates_nothing():
-    for call in routes(FUSED.maybe_inplace):
-        x, residual, w = torch.randn(4, 8), torch.randn(4, 8), torch.randn(8)
-        expected = native_of(FUSED, x, residual, w, 1e-6)
-        with FUSED.set_priority(["vllm_c"]), runs(FUSED, vllm_c=1):
-            results = call(x, residual, w, 1e-6)
-        assert [r.data_ptr() for r in results] == [x.data_ptr(), residual.data_ptr()]
+def test_the_operator_called_from_a_graph_returns_new_tensors():
+    """Its schema says so, and a compiler plans memory by it."""
+    for op, args in ((new_pair("fast"), (2.0,)), (FUSED, (torch.randn(8), 1e-6))):
+        x, other = torch.randn(4, 8), torch.randn(4, 8)
+        expected = native_of(op, x, other, *args)
+        before = x.clone(), other.clone()
+        with FUSED.set_priority(["vllm_c"]):
+            results = op.maybe_inplace.torch_op(x, other, *args)
         assert_results(results, expected)
-        assert_results((x, residual), expected)
+        assert_results((x, other), before)
+        assert not {r.data_ptr() for r in results} & {x.data_ptr(), other.data_ptr()}
+
+
+def test_maybe_inplace_with_the_kernel_allocates_nothing():
+    x, residual, w = torch.randn(4, 8), torch.randn(4, 8), torch.randn(8)
+    expected = native_of(FUSED, x, residual, w, 1e-6)
+    with FUSED.set_priority(["vllm_c"]), runs(FUSED, vllm_c=1):
+        results = FUSED.maybe_inplace(x, residual, w, 1e-6)
+    assert [r.data_ptr() for r in results] == [x.data_ptr(), residual.data_ptr()]
+    assert_results(results, expected)
+    assert_results((x, residual), expected)
 
 
 def test_versions_of_donated_tensors_are_bumped_and_of_no_other():
     op = new_pair("fast")
     for overload in (op.maybe_inplace, FUSED.maybe_inplace):
-        for call in routes(overload):
-            x, other, w = torch.ones(2, 8), torch.ones(2, 8), torch.ones(8)
-            before = [t._version for t in (x, other, w)]
-            args = (x, other, 2.0) if overload is op.maybe_inplace else (x, other, w, 1e-6)
-            with FUSED.set_priority(["vllm_c"]):
-                call(*args)
-            assert x._version > before[0]
-            assert other._version > before[1]
-            assert w._version == before[2]
+        x, other, w = torch.ones(2, 8), torch.ones(2, 8), torch.ones(8)
+        before = [t._version for t in (x, other, w)]
+        args = (x, other, 2.0) if overload is op.maybe_inplace else (x, other, w, 1e-6)
+        with FUSED.set_priority(["vllm_c"]):
+            overload(*args)
+        assert x._version > before[0]
+        assert other._version > before[1]
+        assert w._version == before[2]
 
 
 def test_autograd_notices_that_a_saved_tensor_was_donated():
     op = new_pair("fast")
-    for call in routes(op.maybe_inplace):
-        weight, x = torch.ones(2, requires_grad=True), torch.ones(2)
-        loss = (weight * x).sum()  # saves x
-        call(x, torch.ones(2))
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            loss.backward()
+    weight, x = torch.ones(2, requires_grad=True), torch.ones(2)
+    loss = (weight * x).sum()  # saves x
+    op.maybe_inplace(x, torch.ones(2))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_a_view_of_a_donated_tensor_shares_its_version():

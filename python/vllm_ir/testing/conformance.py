@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vllm_ir.dtypes import dtype_name
-from vllm_ir.errors import IrError
+from vllm_ir.errors import IrError, IrRuntimeError
 from vllm_ir.impl import IrOpImpl
 from vllm_ir.op import IrOp
 from vllm_ir.testing.agreement import Agreement, measure, same_bits
@@ -87,10 +87,15 @@ def refusal(op: IrOp, provider: str, *args: Any, **kwargs: Any) -> str:
 
 
 def _run_default(impl: IrOpImpl, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    before = Memory(args)
-    got = _results(_counted(impl, impl.op, args))
+    before, rule = Memory(args), "the default overload must leave its inputs as they are"
+    try:
+        got = _results(_counted(impl, impl.op, args))
+    except IrRuntimeError as error:
+        if before.changed():  # the call noticed it itself, by the version counters
+            raise _broken(impl, rule) from error
+        raise
     if before.changed():
-        raise _broken(impl, "the default overload must leave its inputs as they are")
+        raise _broken(impl, rule)
     return got
 
 
