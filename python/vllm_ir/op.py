@@ -111,8 +111,9 @@ class IrOp(_C.IrOpBase):
     def maybe_inplace(self) -> "MaybeInplace":
         """The overload that donates the activations: they may be overwritten.
 
-        Using an activation afterwards is undefined, and an error when compiled. Results may be the
-        activations. With an implementation that isn't in-place it behaves like the default.
+        Using an activation afterwards is undefined. Results may be the activations. With an
+        implementation that isn't in-place, where a gradient is needed, and in compiled graphs it
+        behaves like the default overload.
 
         Raises:
             AttributeError: The op was declared without `allow_inplace=True`.

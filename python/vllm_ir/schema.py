@@ -66,8 +66,9 @@ class OpSchema:
     def donating_text(self, activations: Sequence[str]) -> str:
         """Return the text for `maybe_inplace`: activations may be written.
 
-        The results carry no alias annotation, although they may be the activations: torch has no
-        word for "perhaps". Nothing may use an activation after the call, so nothing can tell.
+        The results carry no alias annotation: torch has no word for "perhaps the input". So the
+        operator returns new tensors when a graph calls it, and only an eager `op.maybe_inplace`
+        call may return its activations.
         """
         text = self.text
         for i, name in enumerate(activations):
