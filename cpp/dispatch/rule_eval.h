@@ -139,14 +139,14 @@ bool within_last_dim(const Args& args, int i, int of) {
 
 }  // namespace detail
 
-// Whether all tensors that the clause names have sizes and strides to look at.
+// Which of the tensors that the clause names has no sizes and strides to look at; -1 for none.
 template <class Args>
-bool all_strided(const Clause& c, const Args& args) {
+int first_not_strided(const Clause& c, const Args& args) {
   const int first = c.kind() == ClauseKind::kWithinLastDim ? 1 : 0;  // the first is an integer
   for (int p = first; p < c.arg_count(); ++p) {
-    if (!args.is_none(c.arg(p)) && !args.strided(c.arg(p))) return false;
+    if (!args.is_none(c.arg(p)) && !args.strided(c.arg(p))) return p;
   }
-  return true;
+  return -1;
 }
 
 // Whether the clause accepts the arguments.
@@ -159,7 +159,7 @@ inline bool holds(const Clause& c, const Args& args) {
   }
   const int j = c.arg(1);
   if (c.compares() && args.is_none(j)) return true;
-  if (c.looks_at_layout() && !all_strided(c, args)) return false;
+  if (c.looks_at_layout() && first_not_strided(c, args) >= 0) return false;
   switch (c.kind()) {
     case ClauseKind::kIsNone:
       return false;
@@ -245,7 +245,10 @@ std::string why_not(const Clause& c, const Args& args) {
     return n == kSymbolic ? std::string("symbolic") : std::to_string(n);
   };
   const std::string needs = "; needs " + c.to_string();
-  if (c.looks_at_layout() && !all_strided(c, args)) return "not a strided tensor" + needs;
+  if (c.looks_at_layout()) {
+    const int p = first_not_strided(c, args);
+    if (p >= 0) return c.arg_name(p) + " is not a strided tensor" + needs;
+  }
   switch (c.kind()) {
     case ClauseKind::kIsNone:
       return x + " is given" + needs;
@@ -263,7 +266,7 @@ std::string why_not(const Clause& c, const Args& args) {
     case ClauseKind::kLastDimAtMost:
       return x + ".shape[-1] is " + number(detail::last_size(args, i)) + needs;
     case ClauseKind::kFlattensForFree:
-      return x + " does not flatten to rows without a copy";
+      return x + " does not flatten to rows without a copy" + needs;
     case ClauseKind::kAligned: {
       uintptr_t address = 0;
       if (!args.address(i, address)) return x + " has no address while compiling" + needs;

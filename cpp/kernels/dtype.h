@@ -9,6 +9,4 @@ namespace vllm_ir::kernels {
 
 enum class DType : int8_t { kFloat32, kFloat16, kBFloat16 };
 
-constexpr int64_t size_of(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
-
 }  // namespace vllm_ir::kernels

@@ -11,7 +11,8 @@ from vllm_ir.errors import IrTypeError, IrValueError, UnknownNameError, unknown_
 from vllm_ir.facts import caller
 from vllm_ir.flags import check_flag
 from vllm_ir.impl import IrOpImpl
-from vllm_ir.op import IrOp, with_call
+from vllm_ir.op import IrOp
+from vllm_ir.overloads import with_call
 from vllm_ir.schema import OpSchema, schema_of
 
 # Called with every op that is declared from now on; the platform's defaults come this way.

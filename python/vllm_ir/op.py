@@ -22,7 +22,7 @@ from vllm_ir.errors import (
     unknown_name,
 )
 from vllm_ir.explain import Decision, Explanation, ImplCounts, OpReport
-from vllm_ir.facts import caller, set_once
+from vllm_ir.facts import caller
 from vllm_ir.flags import check_flag
 from vllm_ir.impl import (
     IrOpImpl,
@@ -30,9 +30,9 @@ from vllm_ir.impl import (
     check_impl_schema,
     check_supports_args,
 )
+from vllm_ir.overloads import MaybeInplace, Overload, with_call
 from vllm_ir.schema import OpSchema
 from vllm_ir.tolerance import DEFAULTS, Tolerance
-from vllm_ir.torch_wrap import torch_wrap_enabled
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ class _Registry(dict[str, "IrOp"]):
         raise UnknownNameError(unknown_name("vllm_ir", "op", name, self))
 
 
-class IrOp(_C.IrOpBase):
+class IrOp(Overload):
     """An op: a name with a meaning. Call it, give it implementations, choose among them.
 
     Made by `register_op`. `op(...)` preserves its inputs. All attributes are read-only facts.
@@ -60,9 +60,9 @@ class IrOp(_C.IrOpBase):
 
     registry: ClassVar[dict[str, "IrOp"]] = _Registry()
     FACTS: ClassVar[tuple[str, ...]] = (
-        *("name", "activations", "allow_inplace", "signature", "source"),
+        *Overload.FACTS,
+        *("name", "activations", "allow_inplace", "source"),
     )
-    __setattr__ = set_once
 
     def __init__(
         self,
@@ -74,12 +74,10 @@ class IrOp(_C.IrOpBase):
         source: str,
     ) -> None:
         packet = getattr(torch.ops.vllm_ir, name)
-        defaults = _defaults(schema)
-        super().__init__(name, defaults, packet.default, self._call_off_fast_path, False)
+        super().__init__(name, schema, packet.default, donating=False)
         self.name = name
         self.activations = activations
         self.allow_inplace = allow_inplace
-        self.signature = self.__signature__ = schema.signature
         self.source = source
         self.__name__ = name
         self.__qualname__ = name
@@ -93,12 +91,9 @@ class IrOp(_C.IrOpBase):
         self._tolerances: dict[torch.dtype, Tolerance] = {}
         self._maybe_inplace: MaybeInplace | None = None
         if allow_inplace:
-            self._maybe_inplace = with_call(MaybeInplace, schema)(self, packet, defaults)
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "__call__" in cls.__dict__:
-            _C.use_native_call(cls)
+            donating = with_call(MaybeInplace, schema)
+            doc = IrOp.maybe_inplace.__doc__
+            self._maybe_inplace = donating(self, schema, packet.maybe_inplace, doc)
 
     # ---- facts -------------------------------------------------------------------------------
 
@@ -138,12 +133,6 @@ class IrOp(_C.IrOpBase):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_op_named, (self.name, self.__module__))
-
-    def __copy__(self) -> "IrOp":
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "IrOp":
-        return self
 
     # ---- registration ------------------------------------------------------------------------
 
@@ -361,19 +350,6 @@ class IrOp(_C.IrOpBase):
 
     # ---- asking ------------------------------------------------------------------------------
 
-    def bind(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the full positional arguments of a call, defaults filled.
-
-        Raises:
-            IrTypeError: An argument is missing, unknown or given twice.
-        """
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as e:
-            raise IrTypeError(f"vllm_ir.{self.name}: {e}. It takes {self.signature}.") from None
-        bound.apply_defaults()
-        return bound.args
-
     def apply_arg_defaults(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return positional arguments with defaults filled; IrTypeError when one is missing."""
         return self.bind(*args)
@@ -413,77 +389,6 @@ class IrOp(_C.IrOpBase):
             for provider, (selected, rejections) in counts.items()
         )
         return OpReport(self.name, impls, gradient_calls)
-
-    # ---- off the fast path -------------------------------------------------------------------
-
-    def _call_off_fast_path(self, *args: Any, **kwargs: Any) -> Any:
-        """Take a call that isn't plain eager, once somebody has turned wrap off."""
-        if torch_wrap_enabled():
-            return self.torch_op(*args, **kwargs)
-        return self._run_unwrapped(self.bind(*args, **kwargs))
-
-
-class MaybeInplace(_C.IrOpBase):
-    """`op.maybe_inplace`: the donating overload; shares the op's priority and implementations."""
-
-    FACTS: ClassVar[tuple[str, ...]] = ("op",)
-    __setattr__ = set_once
-
-    def __init__(self, op: IrOp, packet: Any, defaults: dict[str, Any]) -> None:
-        super().__init__(op.name, defaults, packet.maybe_inplace, self._call_off_fast_path, True)
-        self.op = op
-        self.__signature__ = op.signature
-        self.__name__ = "maybe_inplace"
-        self.__qualname__ = f"{op.name}.maybe_inplace"
-        self.__module__ = op.__module__
-        self.__doc__ = IrOp.maybe_inplace.__doc__
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "__call__" in cls.__dict__:
-            _C.use_native_call(cls)
-
-    def __repr__(self) -> str:
-        return f"IrOp('{self.op.name}').maybe_inplace"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (getattr, (self.op, "maybe_inplace"))
-
-    def __copy__(self) -> "MaybeInplace":
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "MaybeInplace":
-        return self
-
-    def _call_off_fast_path(self, *args: Any, **kwargs: Any) -> Any:
-        if torch_wrap_enabled():
-            return self.torch_op(*args, **kwargs)
-        return self._run_unwrapped(self.op.bind(*args, **kwargs))
-
-
-def _defaults(schema: OpSchema) -> dict[str, Any]:
-    return {p.name: p.default for p in schema.params if p.has_default}
-
-
-B = TypeVar("B", bound=_C.IrOpBase)
-
-
-def with_call(base: type[B], schema: OpSchema) -> type[B]:
-    """Return a subclass whose Python `__call__` has the op's exact signature.
-
-    Dynamo and `inspect` read it and find the torch operator behind it, with keywords put in their
-    places; the interpreter uses the C slot, which `__init_subclass__` gives back.
-    """
-    names = ", ".join(schema.param_names())
-    params = ", ".join(
-        f"{p.name}=_default_of[{p.name!r}]" if p.has_default else p.name for p in schema.params
-    )
-    owner = "_op"  # a name that no parameter has
-    while owner in schema.param_names():
-        owner += "_"
-    scope: dict[str, Any] = {"_default_of": _defaults(schema)}
-    exec(f"def __call__({owner}, {params}):\n    return {owner}.torch_op({names})\n", scope)
-    return type(base.__name__, (base,), {"__call__": scope["__call__"], "__module__": __name__})
 
 
 def _op_named(name: str, module: str) -> IrOp:

@@ -45,6 +45,12 @@ class Rule:
 
 
 def _rule(kind: str, *params: str, values: tuple[str, ...] = (), number: int = 0) -> Rule:
+    where = f"vllm_ir.rules.{kind}"
+    for text in (*params, *values):
+        if not isinstance(text, str):
+            raise IrTypeError(f"{where}: names must be strings, got {type(text).__name__}.")
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise IrTypeError(f"{where}: needs an int, got {type(number).__name__}.")
     rule = Rule(((kind, params, values, number),))
     str(rule)  # the C++ core checks the clause: a bad one fails where it is written
     return rule

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.library import infer_schema
 
+from vllm_ir import _C
 from vllm_ir.errors import IrValueError
 
 _KNOWN_NAMES: dict[str, Any] = {
@@ -87,6 +88,8 @@ def schema_of(fn: Callable[..., Any], where: str) -> OpSchema:
         IrValueError: Keyword-only arguments, a missing or unknown annotation, a type that torch
             can't put into a schema, or a result that isn't a Tensor or a tuple of them.
     """
+    if not _is_plain(fn):
+        raise IrValueError(f"{where}: a plain function is needed, got {fn!r}.")
     signature = _resolved_signature(fn, where)
 
     def prototype() -> None:
@@ -100,6 +103,12 @@ def schema_of(fn: Callable[..., Any], where: str) -> OpSchema:
         raise IrValueError(f"{where}: torch can't make a schema of the signature. {e}") from e
     params = tuple(_param(p) for p in signature.parameters.values())
     return OpSchema(params, signature, text, outputs)
+
+
+def _is_plain(fn: object) -> bool:
+    """Whether calling it gives a result at once, and not a coroutine, a generator or an op."""
+    deferred = inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn)
+    return callable(fn) and not deferred and not isinstance(fn, _C.IrOpBase)
 
 
 def _resolved_signature(fn: Callable[..., Any], where: str) -> inspect.Signature:

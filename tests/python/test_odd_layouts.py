@@ -27,7 +27,7 @@ def odd_tensors() -> dict[str, Tensor]:
 def test_a_rule_rejects_a_tensor_without_strides(layout):
     decision = ir.ops.rms_norm.explain(odd_tensors()[layout], None, 1e-6).decisions[0]
     assert decision.provider == "vllm_c"
-    assert str(decision) == 'rejected: not a strided tensor; needs min_dims("x", 1)'
+    assert str(decision) == 'rejected: x is not a strided tensor; needs min_dims("x", 1)'
 
 
 @pytest.mark.parametrize("layout", ["COO", "CSR", "nested", "jagged"])

@@ -527,3 +527,20 @@ def test_an_inplace_impl_says_so():
     op = new_pair("fast")
     assert op.impls["fast"].inplace is True
     assert op.impls["fast"].impl_fn is pair_inplace
+
+
+@pytest.mark.parametrize("kind", ["op", "coroutine", "generator"])
+def test_only_a_plain_function_is_an_implementation(kind):
+    op = new_toy()
+
+    async def coroutine(x: Tensor) -> Tensor:
+        return x
+
+    def generator(x: Tensor) -> Tensor:
+        yield x
+
+    fn = {"op": op, "coroutine": coroutine, "generator": generator}[kind]
+    text = f"vllm_ir.{op.name}.mine: a plain function is needed, got {fn!r}."
+    with raises_exactly(ir.IrValueError, text):
+        op.register_impl("mine")(fn)
+    assert list(op.impls) == ["native"]

@@ -295,7 +295,7 @@ CLAUSES = {
     "flattens_for_free": (
         rules.flattens_for_free("x"),
         [(X,), (ROWS,), (ROWS[:, :, :8],), (ROWS[:, :1],), (ROWS[1],), (torch.tensor(1.0),)],
-        [((ROWS[:, :2],), "x does not flatten to rows without a copy")],
+        [((ROWS[:, :2],), 'x does not flatten to rows without a copy; needs flattens_for_free("x")')],
     ),
     "aligned": (
         rules.aligned("x", 16),
@@ -477,3 +477,23 @@ def test_the_rule_of_an_impl_is_a_fact():
     impl = op_with(rule).impls["ruled"]
     assert impl.rule == rule
     assert impl.supports_all_args is False
+
+
+def test_clauses_take_names_and_whole_numbers():
+    for make, text in (
+        (
+            lambda: rules.device("x", torch.device("cpu")),
+            "vllm_ir.rules.device: names must be strings, got device.",
+        ),
+        (lambda: rules.is_none(3), "vllm_ir.rules.is_none: names must be strings, got int."),
+        (
+            lambda: rules.min_dims("x", 1.5),
+            "vllm_ir.rules.min_dims: needs an int, got float.",
+        ),
+        (
+            lambda: bool(rules.is_none("x")),
+            "vllm_ir.rules: a rule is neither true nor false. Join rules with '&'.",
+        ),
+    ):
+        with raises_exactly(ir.IrTypeError, text):
+            make()

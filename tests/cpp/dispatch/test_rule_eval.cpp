@@ -149,7 +149,7 @@ TEST(RuleEval, FlattensForFreeAsksForRowsOfOneStride) {
   EXPECT_TRUE(clause.accepts(tensor({2, 3, 8}).strided({300, 100, 1})));
   EXPECT_TRUE(clause.accepts(tensor({2, 1, 8}).strided({300, 7, 1})));
   EXPECT_EQ(clause.reason(tensor({2, 3, 8}).strided({8, 16, 1})),
-            "x does not flatten to rows without a copy");
+            "x does not flatten to rows without a copy; needs flattens_for_free(\"x\")");
 }
 
 TEST(RuleEval, AlignedLooksAtTheAddress) {
@@ -194,12 +194,12 @@ TEST(RuleEval, ATensorWithoutStridesIsRejectedByWhatLooksAtItsLayout) {
   sparse.is_strided = false;
   const PlainArg x = tensor({2, 8});
   EXPECT_EQ(Asked("min_dims", {"x"}, {}, 1).reason(sparse),
-            "not a strided tensor; needs min_dims(\"x\", 1)");
+            "x is not a strided tensor; needs min_dims(\"x\", 1)");
   EXPECT_EQ(Asked("no_overlap", {"x", "x_residual"}).reason(x, sparse),
-            "not a strided tensor; needs no_overlap(\"x\", \"x_residual\")");
+            "x_residual is not a strided tensor; needs no_overlap(\"x\", \"x_residual\")");
   EXPECT_EQ(
       Asked("within_last_dim", {"variance_size", "x"}).reason(sparse, none(), none(), number(4)),
-      "not a strided tensor; needs within_last_dim(\"variance_size\", \"x\")");
+      "x is not a strided tensor; needs within_last_dim(\"variance_size\", \"x\")");
   for (const char* kind : {"same_shape", "matches_last_dim"}) {
     EXPECT_FALSE(Asked(kind, {"x", "x_residual"}).accepts(x, sparse)) << kind;
     EXPECT_FALSE(Asked(kind, {"x_residual", "x"}).accepts(x, sparse)) << kind;

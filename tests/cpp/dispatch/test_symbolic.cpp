@@ -39,7 +39,7 @@ TEST(Symbolic, AClauseThatNeedsASymbolicSizeRejectsWithThatReason) {
   EXPECT_EQ(Asked("last_dim_contiguous", {"x"}).reason(tensor({4, 8}).strided({1, kS})),
             "x.stride(-1) is symbolic; needs last_dim_contiguous(\"x\")");
   EXPECT_EQ(Asked("flattens_for_free", {"x"}).reason(tensor({4, kS, 8})),
-            "x does not flatten to rows without a copy");
+            "x does not flatten to rows without a copy; needs flattens_for_free(\"x\")");
   EXPECT_EQ(Asked("no_overlap", {"x"}).reason(x),
             "elements share memory, or may; needs no_overlap(\"x\")");
 }
