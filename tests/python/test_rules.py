@@ -295,7 +295,13 @@ CLAUSES = {
     "flattens_for_free": (
         rules.flattens_for_free("x"),
         [(X,), (ROWS,), (ROWS[:, :, :8],), (ROWS[:, :1],), (ROWS[1],), (torch.tensor(1.0),)],
-        [((ROWS[:, :2],), 'x does not flatten to rows without a copy; needs flattens_for_free("x")')],
+        [
+            (
+                (ROWS[:, :2],),
+                "x does not flatten to rows without a copy; "
+                'needs flattens_for_free("x")',
+            )
+        ],
     ),
     "aligned": (
         rules.aligned("x", 16),
