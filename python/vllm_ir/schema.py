@@ -108,7 +108,7 @@ def schema_of(fn: Callable[..., Any], where: str) -> OpSchema:
 def _is_plain(fn: object) -> bool:
     """Whether calling it gives a result at once, and not a coroutine, a generator or an op."""
     deferred = inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn)
-    return callable(fn) and not deferred and not isinstance(fn, _C.IrOpBase)
+    return not deferred and not isinstance(fn, _C.IrOpBase)
 
 
 def _resolved_signature(fn: Callable[..., Any], where: str) -> inspect.Signature:
