@@ -263,10 +263,8 @@ std::string type_name(PyObject* object) {
 }
 
 // What torch would make of a number that isn't of the exact type: numpy's, a bool. Null without an
-// error when it isn't a number; symbolic ones have no value and must not be asked for it.
+// error when it isn't a number.
 py::object as_number(PyObject* object, ParamKind kind) {
-  if (THPVariable_Check(object) || torch::is_symint(object) || torch::is_symfloat(object))
-    return {};
   PyObject* number = nullptr;
   if (kind == ParamKind::kInt && PyIndex_Check(object)) number = PyNumber_Index(object);
   if (kind == ParamKind::kFloat && PyNumber_Check(object) && !PyComplex_Check(object)) {
@@ -276,8 +274,11 @@ py::object as_number(PyObject* object, ParamKind kind) {
   return py::reinterpret_steal<py::object>(number);
 }
 
-bool is_symbolic(PyObject* object) {
-  return torch::is_symint(object) || torch::is_symfloat(object) || torch::is_symbool(object);
+// A number that must not be asked for its value: asking a symbol adds a guard, a fake tensor
+// raises.
+bool has_no_value(PyObject* object) {
+  return THPVariable_Check(object) || torch::is_symint(object) || torch::is_symfloat(object) ||
+         torch::is_symbool(object);
 }
 
 // Any tensor will do, fake ones too, and any number that torch takes. `objects` gets the numbers
@@ -296,7 +297,7 @@ void unpack_leniently(const IrOpObject& self, PyObject** objects, py::object* he
     } else if (!unpack_scalar(object, param.kind, out[i])) {
       out[i].tag = Tag::kObject;
       const bool number = param.kind == ParamKind::kInt || param.kind == ParamKind::kFloat;
-      if (!number || is_symbolic(object) || THPVariable_Check(object)) continue;
+      if (!number || has_no_value(object)) continue;
       held[i] = as_number(object, param.kind);
       const char* const want = param.kind == ParamKind::kInt ? "an int" : "a float";
       if (!held[i] || !unpack_scalar(held[i].ptr(), param.kind, out[i])) {

@@ -20,8 +20,8 @@ class Overload(_C.IrOpBase):
     __setattr__ = set_once
 
     def __init__(self, op_name: str, schema: OpSchema, torch_op: Any, donating: bool) -> None:
-        defaults = {p.name: p.default for p in schema.params if p.has_default}
-        super().__init__(op_name, defaults, torch_op, self._call_off_fast_path, donating)
+        off_fast_path = self._call_off_fast_path
+        super().__init__(op_name, schema.defaults(), torch_op, off_fast_path, donating)
         self._op_name = op_name
         self.signature = self.__signature__ = schema.signature
 
@@ -92,7 +92,6 @@ def with_call(base: type[B], schema: OpSchema) -> type[B]:
     owner = "_op"  # a name that no parameter has
     while owner in schema.param_names():
         owner += "_"
-    defaults = {p.name: p.default for p in schema.params if p.has_default}
-    scope: dict[str, Any] = {"_default_of": defaults}
+    scope: dict[str, Any] = {"_default_of": schema.defaults()}
     exec(f"def __call__({owner}, {params}):\n    return {owner}.torch_op({names})\n", scope)
     return type(base.__name__, (base,), {"__call__": scope["__call__"], "__module__": __name__})

@@ -64,6 +64,10 @@ class OpSchema:
         """Return the parameter names in order."""
         return tuple(p.name for p in self.params)
 
+    def defaults(self) -> dict[str, Any]:
+        """Return the defaults by parameter, of those that have one."""
+        return {p.name: p.default for p in self.params if p.has_default}
+
     def donating_text(self, activations: Sequence[str]) -> str:
         """Return the text for `maybe_inplace`: activations may be written.
 
