@@ -208,6 +208,17 @@ const PriorityList* Op::intern(const std::vector<std::string>& names) {
   return list.get();
 }
 
+PriorityRequest Op::request(Mode mode) const {
+  const std::lock_guard lock(mutex_);
+  return {configured_, platform_[static_cast<size_t>(mode)]};
+}
+
+const Table* Op::table_for(const PriorityRequest& request) {
+  const std::lock_guard lock(mutex_);
+  check_names(request.user);
+  return intern_table(request);
+}
+
 void Op::rebuild() {
   const std::lock_guard lock(mutex_);
   publish();

@@ -69,6 +69,12 @@ class Op {
   // A checked list for a scope. Throws as set_default does.
   const PriorityList* intern(const std::vector<std::string>& names);
 
+  // What is asked for where no scope is open.
+  PriorityRequest request(Mode mode) const;
+  // The table of a request that was taken down earlier. Throws as set_default does for the user's
+  // names; defaults that no impl has are skipped.
+  const Table* table_for(const PriorityRequest& request);
+
   // Rebuild every table: a switch changed that tables depend on.
   void rebuild();
 

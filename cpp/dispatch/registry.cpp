@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpp/dispatch/registry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cpp/dispatch/error.h"
@@ -24,11 +25,13 @@ Op* Registry::add_op(OpSpec spec) {
   auto op = std::make_unique<Op>(std::move(spec));
   Op* const added = op.get();
   ops_.emplace(added->name(), std::move(op));
+  declared_.push_back(added);
   return added;
 }
 
 void Registry::discard(Op* op) {
   const std::lock_guard lock(mutex_);
+  declared_.erase(std::remove(declared_.begin(), declared_.end(), op), declared_.end());
   ops_.erase(op->name());
 }
 
@@ -43,6 +46,12 @@ std::vector<Op*> Registry::ops() const {
   std::vector<Op*> out;
   for (const auto& [name, op] : ops_) out.push_back(op.get());
   return out;
+}
+
+std::vector<Op*> Registry::first_ops(size_t count) const {
+  const std::lock_guard lock(mutex_);
+  return {declared_.begin(),
+          declared_.begin() + static_cast<std::ptrdiff_t>(std::min(count, declared_.size()))};
 }
 
 void Registry::set_batch_invariant(bool on) {

@@ -24,8 +24,9 @@ class Registry {
   // Takes back an op whose torch operator could not be defined. Only right after add_op, before
   // anyone else has seen the op.
   void discard(Op* op);
-  Op* find_op(const std::string& name) const;  // nullptr when there is none
-  std::vector<Op*> ops() const;                // by name
+  Op* find_op(const std::string& name) const;      // nullptr when there is none
+  std::vector<Op*> ops() const;                    // by name
+  std::vector<Op*> first_ops(size_t count) const;  // in order of declaration
 
   // While on, tables hold only impls that were declared batch-invariant, and native.
   bool batch_invariant() const noexcept { return batch_invariant_.load(std::memory_order_relaxed); }
@@ -34,6 +35,7 @@ class Registry {
  private:
   mutable std::mutex mutex_;
   std::map<std::string, std::unique_ptr<Op>> ops_;
+  std::vector<Op*> declared_;
   std::atomic<bool> batch_invariant_{false};
 };
 

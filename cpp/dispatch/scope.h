@@ -44,6 +44,12 @@ inline const Table* effective_table(const Op& op, uint64_t switches,
   return op.table(mode);
 }
 
+// What is asked for here: to be taken down now and selected by later, elsewhere.
+inline PriorityRequest effective_request(const Op& op, Mode mode) {
+  const PriorityList* const list = scoped_list(op);
+  return list ? PriorityRequest{list->names, {}} : op.request(mode);
+}
+
 // A scope of this thread, for programs without Python, whose frame source is the one here; scopes
 // are left in reverse order of entry.
 class ThreadScope {

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -118,6 +119,39 @@ py::tuple priority_of(const std::string& op_name, bool compiling) {
   return py::make_tuple(table.providers(), dropped);
 }
 
+// The user's names and the defaults that are asked for here.
+py::tuple request_of(const std::string& op_name, bool compiling) {
+  const PriorityRequest request = effective_request(op_named(op_name), mode_of(compiling));
+  return py::make_tuple(request.user, request.defaults);
+}
+
+// The providers of a request that can run here, in the order in which they are tried.
+Names order_of(const std::string& op_name, const Names& user, const Names& defaults) {
+  return op_named(op_name).table_for({user, defaults})->providers();
+}
+
+// A text that is the same exactly when the first `count` ops select in the same way while
+// compiling. Guards of compiled code ask for it at every call, so texts are kept by table.
+py::object selection_token(size_t count) {
+  static auto* const tokens = new std::map<std::vector<const void*>, py::object>;
+  const uint64_t switches = g_switches.load();
+  const bool strict = Switches::has(switches, Switch::kStrict);
+  const std::vector<Op*> ops = Registry::instance().first_ops(count);
+  std::vector<const void*> key{strict ? &g_switches : nullptr};
+  for (const Op* op : ops) key.push_back(effective_table(*op, switches, Mode::kCompiling));
+  const auto found = tokens->find(key);
+  if (found != tokens->end()) return found->second;
+  std::string text = strict ? "strict" : "";
+  for (const Op* op : ops) {
+    const Table& table = *effective_table(*op, switches, Mode::kCompiling);
+    text += (text.empty() ? "" : " ") + op->name() + "=";
+    for (const Impl* impl : table.order)
+      text += (impl == table.order[0] ? "" : ",") + impl->provider;
+    if (strict && !table.demanded.empty()) text += "!" + table.demanded;
+  }
+  return tokens->emplace(std::move(key), py::str(text)).first->second;
+}
+
 void set_default(const std::string& op_name, Names names) {
   Op& op = op_named(op_name);
   op.set_default(std::move(names));
@@ -196,6 +230,9 @@ void init_bindings(py::module_& m) {
     return op_named(op).set_platform_default(std::move(names), mode_of(compiling));
   });
   m.def("priority_of", &priority_of);
+  m.def("request_of", &request_of);
+  m.def("order_of", &order_of);
+  m.def("selection_token", &selection_token);
   m.def("counts_of", &counts_of);
   m.def("interned_tables", [](const std::string& op) { return op_named(op).interned_tables(); });
 

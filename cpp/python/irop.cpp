@@ -118,6 +118,14 @@ PyObject* explain_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   return guarded([&] { return explain_irop(ready(self), args[0], mode_of(args[1])); });
 }
 
+PyObject* select_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
+  if (n != 3) return PyErr_Format(PyExc_TypeError, "_select takes 3 arguments");
+  return guarded([&] {
+    const auto names = [&](int i) { return py::handle(args[i]).cast<std::vector<std::string>>(); };
+    return select_irop(ready(self), args[0], PriorityRequest{names(1), names(2)});
+  });
+}
+
 PyObject* peek_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   if (n != 2) return PyErr_Format(PyExc_TypeError, "_peek takes 2 arguments");
   return guarded([&] { return peek_irop(ready(self), args[0], mode_of(args[1])); });
@@ -145,6 +153,8 @@ PyCFunction as_method(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t)) {
 PyMethodDef kMethods[] = {
     {"_explain", as_method(&explain_method), METH_FASTCALL,
      "(arguments, compiling) -> (selected, decisions); counts nothing."},
+    {"_select", as_method(&select_method), METH_FASTCALL,
+     "(arguments, user's names, defaults) -> (selected, decisions), by that request."},
     {"_peek", as_method(&peek_method), METH_FASTCALL,
      "(arguments, compiling) -> the provider that would run."},
     {"_verdict", as_method(&verdict_method), METH_FASTCALL,

@@ -354,15 +354,26 @@ Explanation explain_objects(const IrOpObject& self, PyObject* tuple, Mode mode) 
   return explain(*self.op, *effective_table(*self.op, g_switches.load(), mode), looked_at.args());
 }
 
-}  // namespace
-
-PyObject* explain_irop(const IrOpObject& self, PyObject* args, Mode mode) {
-  const Explanation explanation = explain_objects(self, args, mode);
+PyObject* to_python(const Explanation& explanation) {
   py::list decisions;
   for (const Decision& d : explanation.decisions) {
     decisions.append(py::make_tuple(d.impl->provider, name_of(d.status), d.reason, d.impl->source));
   }
   return py::make_tuple(explanation.selected->provider, decisions).release().ptr();
+}
+
+}  // namespace
+
+PyObject* explain_irop(const IrOpObject& self, PyObject* args, Mode mode) {
+  return to_python(explain_objects(self, args, mode));
+}
+
+PyObject* select_irop(const IrOpObject& self, PyObject* args, const PriorityRequest& request) {
+  LookedAt looked_at(self, args);
+  const Table& table = *self.op->table_for(request);
+  const Explanation explanation = explain(*self.op, table, looked_at.args());
+  if (Switches::has(g_switches.load(), Switch::kStrict)) insist(*self.op, table, explanation);
+  return to_python(explanation);
 }
 
 PyObject* peek_irop(const IrOpObject& self, PyObject* args, Mode mode) {

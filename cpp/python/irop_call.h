@@ -15,6 +15,10 @@ PyObject* explain_irop(const IrOpObject& self, PyObject* args, Mode mode);
 // Only the selected provider; counts nothing, logs nothing.
 PyObject* peek_irop(const IrOpObject& self, PyObject* args, Mode mode);
 
+// The same by the table of a request that was taken down earlier, whatever is in force here; for
+// the lowering of a graph, which needs no gradient. Strict mode insists as it does in a call.
+PyObject* select_irop(const IrOpObject& self, PyObject* args, const PriorityRequest& request);
+
 // Whether one impl accepts the arguments, wherever it stands in the priority: (bool, reason).
 PyObject* verdict_irop(const IrOpObject& self, const char* provider, PyObject* args);
 

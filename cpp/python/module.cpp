@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The compiled module vllm_ir._C: a table of contents.
 #include "cpp/python/bindings.h"
+#include "cpp/python/donated_inputs.h"
 #include "cpp/python/irop.h"
 #include "cpp/python/kernels.h"
 #include "cpp/python/plain_eager.h"
@@ -11,6 +12,7 @@ PYBIND11_MODULE(_C, m) {
   vllm_ir::read_torch_facts();
   vllm_ir::init_irop(m.ptr());
   vllm_ir::init_scope(m.ptr());
+  vllm_ir::init_donated_inputs(m.ptr());
   vllm_ir::init_bindings(m);
   vllm_ir::init_kernels(m);
 }

@@ -224,9 +224,11 @@ void check_free(const Op& op, const std::string& overload) {
                   found->debug() + ". Another package defines it; choose another op name.");
 }
 
+std::string dotted(const std::string& overload) { return overload.empty() ? "" : "." + overload; }
+
 void define_overload(torch::Library& library, const Op& op, c10::FunctionSchema schema,
                      bool donating) {
-  const std::string name = op.name() + (donating ? ".maybe_inplace" : "");
+  const std::string name = op.name() + dotted(schema.overload_name());
   library.def(std::move(schema), {at::Tag::pt2_compliant_tag});
   library.impl(name.c_str(),
                boxed<SelectingKernel>(c10::DispatchKey::CompositeExplicitAutograd, op, donating));
@@ -248,10 +250,14 @@ void define_torch_op(Op& op, const std::string& schema, const std::string& donat
                                                   __FILE__, __LINE__);
   // The default first: torch.ops.vllm_ir.<op>(...) takes the first overload that fits.
   define_overload(*library, op, std::move(plain), /*donating=*/false);
+  const auto define_another = [&](const char* overload, const std::string& text, bool donating) {
+    auto another = parse(op, op.name() + "." + overload + text);
+    check_free(op, overload);
+    define_overload(*library, op, std::move(another), donating);
+  };
   if (!donating_schema.empty()) {
-    auto donating = parse(op, op.name() + ".maybe_inplace" + donating_schema);
-    check_free(op, "maybe_inplace");
-    define_overload(*library, op, std::move(donating), /*donating=*/true);
+    define_another("maybe_inplace", donating_schema, /*donating=*/true);
+    define_another("donated", schema, /*donating=*/false);
   }
   // Kept for the life of the process: operators, like ops, are never taken back.
   static_cast<void>(library.release());

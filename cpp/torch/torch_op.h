@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The torch operators of an op: torch.ops.vllm_ir.<op>.default and .maybe_inplace. They are the
-// definition of everything that is not a plain eager call; their kernels walk the same table.
+// The torch operators of an op: torch.ops.vllm_ir.<op>.default, .maybe_inplace and .donated. They
+// are the definition of everything that is not a plain eager call; their kernels walk the same
+// table. `donated` means what default means, and tells a compiler that nobody will look at the
+// activations again: it stands for maybe_inplace in functional graphs.
 #pragma once
 
 #include <string>

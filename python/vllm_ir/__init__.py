@@ -13,6 +13,9 @@ Example:
       native  not reached
 """
 
+import importlib
+from typing import Any
+
 from vllm_ir._version_check import check_torch
 
 check_torch()  # before the extension is loaded: beside another torch it may misbehave in silence
@@ -38,13 +41,14 @@ from vllm_ir.errors import (  # noqa: E402
     IrValueError,
     UnknownNameError,
 )
-from vllm_ir.explain import Explanation, Report  # noqa: E402
+from vllm_ir.explanation import Explanation, Report  # noqa: E402
 from vllm_ir.impl import IrOpImpl  # noqa: E402
 from vllm_ir.notices import refresh_log_level  # noqa: E402
 from vllm_ir.op import IrOp  # noqa: E402
 from vllm_ir.platforms import Platform, current_platform, set_platform  # noqa: E402
 from vllm_ir.plugins import load_plugins  # noqa: E402
 from vllm_ir.priority import IrOpPriorityConfig, KernelConfig, combine  # noqa: E402
+from vllm_ir.selection import Selection  # noqa: E402
 from vllm_ir.state import (  # noqa: E402
     get_include,
     report,
@@ -54,6 +58,14 @@ from vllm_ir.state import (  # noqa: E402
 from vllm_ir.torch_wrap import enable_torch_wrap, set_default_torch_wrap  # noqa: E402
 
 load_plugins()
+
+
+def __getattr__(name: str) -> Any:
+    # The compiler half brings Dynamo and Inductor in, which takes a second: on first use.
+    if name == "compile":
+        return importlib.import_module("vllm_ir.compile")
+    raise AttributeError(f"module 'vllm_ir' has no attribute '{name}'")
+
 
 __version__ = _build_info.VERSION
 
@@ -72,6 +84,7 @@ __all__ = [
     "KernelConfig",
     "Platform",
     "Report",
+    "Selection",
     "UnknownNameError",
     "combine",
     "current_platform",

@@ -155,6 +155,6 @@ def _register_fakes(op: IrOp) -> None:
     def fake(*args: Any, **kwargs: Any) -> Any:
         return op._fake(*args, **kwargs)
 
-    overloads = ["", ".maybe_inplace"] if op.allow_inplace else [""]
+    overloads = ["", ".maybe_inplace", ".donated"] if op.allow_inplace else [""]
     for suffix in overloads:
         torch.library.register_fake(f"vllm_ir::{op.name}{suffix}", fake)

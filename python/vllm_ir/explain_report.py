@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from vllm_ir.explain import Explanation
+from vllm_ir.explanation import Explanation
 from vllm_ir.op import IrOp
 from vllm_ir.sample_args import Sample, describe, sample_args
 

@@ -21,7 +21,7 @@ from vllm_ir.errors import (
     UnknownNameError,
     unknown_name,
 )
-from vllm_ir.explain import Decision, Explanation, ImplCounts, OpReport
+from vllm_ir.explanation import Decision, Explanation, ImplCounts, OpReport
 from vllm_ir.facts import caller
 from vllm_ir.flags import check_flag
 from vllm_ir.impl import (

@@ -4,7 +4,7 @@
 from pathlib import Path
 
 from vllm_ir import _C
-from vllm_ir.explain import Report
+from vllm_ir.explanation import Report
 from vllm_ir.flags import check_flag
 from vllm_ir.op import IrOp
 

@@ -8,7 +8,7 @@ from toys import line_of, new_toy, runs, same_as, toy_native
 
 import vllm_ir as ir
 from vllm_ir import rules
-from vllm_ir.explain import Decision, Explanation
+from vllm_ir.explanation import Decision, Explanation
 
 X = torch.ones(2, 8)
 

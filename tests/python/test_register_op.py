@@ -115,6 +115,7 @@ def test_traced_schemas_carry_the_donation_and_no_more():
     op = ir.register_op(pair_native, name=new_name(), allow_inplace=True)
     assert sorted(str(s) for s in torch_schemas(op.name)) == [
         f"vllm_ir::{op.name}(Tensor x, Tensor x_other, float scale=1.) -> (Tensor, Tensor)",
+        f"vllm_ir::{op.name}.donated(Tensor x, Tensor x_other, float scale=1.) -> (Tensor, Tensor)",
         f"vllm_ir::{op.name}.maybe_inplace(Tensor(a0!) x, Tensor(a1!) x_other, float scale=1.)"
         " -> (Tensor, Tensor)",
     ]

@@ -13,7 +13,7 @@ from toys import counts, new_toy, same_as, toy_native
 
 import vllm_ir as ir
 from vllm_ir import rules
-from vllm_ir.explain import ImplCounts, OpReport, Report
+from vllm_ir.explanation import ImplCounts, OpReport, Report
 
 X = torch.ones(2, 8)
 

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values of a functional graph may share memory: a union-find over their storages.
+
+The fake tensors of a graph know it, except where a pass has replaced a node: what was computed
+from the old value still carries the old storage. So operators' schemas are asked too, and passes
+say which old value a new one stands for (`replaced`). Too large a class costs a copy; too small
+a one would be wrong.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from vllm_ir.compile.graph import storage_of, storages_of, tensors_of
+
+# Results of these are their first argument's memory once code is generated, schema or not.
+_VIEWS_BY_NATURE = {"aten::_unsafe_view", "aten::lift_fresh", "aten::_reshape_alias"}
+
+
+class AliasClasses:
+    """Classes of values that may share memory; holds for the graph as it is when made.
+
+    Attributes:
+        order: Position of each node.
+    """
+
+    def __init__(self, graph: fx.Graph, replaced: list[tuple[Tensor, Tensor]]) -> None:
+        self._parent: dict[int, int] = {}
+        self._kept = replaced  # a storage's identity means something only while it lives
+        for old, new in replaced:
+            self._union(storage_of(old), storage_of(new))
+        self.order = {node: i for i, node in enumerate(graph.nodes)}
+        self._members: dict[int, list[fx.Node]] = {}
+        for node in graph.nodes:
+            self._join_views(node)
+        for node in graph.nodes:
+            for root in self._roots(node):
+                self._members.setdefault(root, []).append(node)
+
+    def members(self, node: fx.Node) -> list[fx.Node]:
+        """Return every node whose value may lie in the memory of this one's, itself included."""
+        found = {m: None for root in self._roots(node) for m in self._members.get(root, [])}
+        return list(found) or [node]
+
+    def merge(self, node: fx.Node, other: fx.Node) -> None:
+        """Say that two values are one memory from now on."""
+        for a in list(self._roots(node)):
+            for b in list(self._roots(other)):
+                self._merge_roots(a, b)
+
+    def forget(self, node: fx.Node) -> None:
+        """Take out a node that is about to be erased."""
+        for root in self._roots(node):
+            self._members[root].remove(node)
+
+    def readers_after(self, node: fx.Node, position: int) -> Iterator[fx.Node]:
+        """Yield the users, behind a position, of any value that may share the node's memory."""
+        for member in self.members(node):
+            for user in member.users:
+                if self.order[user] > position:
+                    yield user
+
+    def _roots(self, node: fx.Node) -> set[int]:
+        return {self._find(s) for s in storages_of(node)}
+
+    def _find(self, storage: int) -> int:
+        parent = self._parent
+        while (up := parent.get(storage, storage)) != storage:
+            parent[storage] = storage = parent.get(up, up)
+        return storage
+
+    def _union(self, a: int, b: int) -> None:
+        a, b = self._find(a), self._find(b)
+        if a != b:
+            self._parent[a] = b
+
+    def _merge_roots(self, a: int, b: int) -> None:
+        a, b = self._find(a), self._find(b)
+        if a == b:
+            return
+        self._parent[a] = b
+        inside = self._members.setdefault(b, [])
+        inside += [m for m in self._members.pop(a, []) if m not in inside]
+
+    def _join_views(self, node: fx.Node) -> None:
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            return
+        schema = node.target._schema
+        aliased = [r.alias_info is not None for r in schema.returns]
+        if schema.name in _VIEWS_BY_NATURE:
+            sources = [a for a in node.args[:1] if isinstance(a, fx.Node)]
+        elif any(aliased):
+            positional = zip(schema.arguments, node.args, strict=False)  # defaults are left out
+            sources = [
+                source
+                for argument, value in positional
+                if argument.alias_info is not None
+                for source in (value if isinstance(value, (tuple, list)) else [value])
+                if isinstance(source, fx.Node)
+            ]
+        else:
+            return
+        for source in sources:
+            for theirs in storages_of(source):
+                for mine in storages_of(node):
+                    self._union(theirs, mine)
+
+
+def is_unknown(node: fx.Node) -> bool:
+    """Whether nothing is known about the memory of a node's value."""
+    has_value = "val" in node.meta or "example_value" in node.meta
+    strided = all(t.layout is torch.strided for t in tensors_of(node))
+    return node.op != "output" and not (has_value and strided)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user of the compiler may choose."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from vllm_ir.errors import IrTypeError, UnknownNameError, unknown_name
+
+PREFIX = "vllm_ir."
+
+
+@dataclass(frozen=True)
+class CompileConfig:
+    """Choices of one compilation. Plain data: it hashes, compares and pickles.
+
+    Attributes:
+        strict_numerics: Round wherever eager rounds. Inductor otherwise keeps float32 between the
+            operators that it fuses, which is more exact than eager and not equal to it; fusions
+            that leave out a rounding are left out too.
+        donate_graph_inputs: Let `maybe_inplace` overwrite inputs of the graph itself, as an eager
+            call does. False copies them; CUDA graphs want that.
+        fusions: Names of the fusion and transformation passes to run; they run in the registry's
+            order. None: those that are on by default.
+    """
+
+    strict_numerics: bool = False
+    donate_graph_inputs: bool = True
+    fusions: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("strict_numerics", "donate_graph_inputs"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise IrTypeError(
+                    f"vllm_ir.compile: {name} must be a bool, got {type(value).__name__}."
+                )
+        fusions = self.fusions
+        if isinstance(fusions, str):
+            raise IrTypeError("vllm_ir.compile: fusions must be a list of names, got str.")
+        if fusions is not None:
+            object.__setattr__(self, "fusions", tuple(fusions))
+
+    def inductor_options(self) -> dict[str, Any]:
+        """Return the Inductor options that these choices need."""
+        return {"emulate_precision_casts": True} if self.strict_numerics else {}
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split `torch.compile(options=...)` into our choices, without their prefix, and Inductor's.
+
+    Raises:
+        UnknownNameError: An option that starts with "vllm_ir." and isn't one.
+    """
+    known = [f.name for f in fields(CompileConfig)]
+    ours: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
+    for name, value in options.items():
+        if not name.startswith(PREFIX):
+            theirs[name] = value
+            continue
+        short = name.removeprefix(PREFIX)
+        if short not in known:
+            raise UnknownNameError(unknown_name("vllm_ir.compile", "option", short, known))
+        ours[short] = value
+    return ours, theirs

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From `maybe_inplace` to `donated`, on the graph that Dynamo made.
+
+Before: a Dynamo graph, with views, in-place torch operators and bodies of higher-order operators;
+ops appear as `default` or `maybe_inplace`, with keywords or without.
+After: no `maybe_inplace` is left. Where the graph itself donated the activations it is `donated`,
+canonical: the donation travels in the graph, so no cache and no subgraph can lose or invent it.
+Elsewhere it is `default`: in the bodies of higher-order operators, whose inputs belong to somebody
+else, and where an activation shares memory with a graph input that was not donated.
+Nothing else changes. No value that was donated is used again, else `DonationError`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from vllm_ir.compile.graph import (
+    activation_args,
+    ir_call,
+    ir_nodes,
+    is_higher_order,
+    make_canonical,
+    overload,
+    source_line,
+    storages_of,
+    tensors_of,
+)
+from vllm_ir.compile.regions import Overlap, overlap
+from vllm_ir.errors import DonationError
+from vllm_ir.op import IrOp
+
+
+@dataclass
+class Functionalized:
+    """What `functionalize` found in a graph.
+
+    Attributes:
+        donated_inputs: Placeholders whose memory the graph may overwrite.
+        refused: Why a donation was not taken, by node name.
+    """
+
+    donated_inputs: list[fx.Node] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def functionalize(gm: fx.GraphModule, donate_graph_inputs: bool = True) -> Functionalized:
+    """Rewrite every `maybe_inplace` of a Dynamo graph, bodies of higher-order operators included.
+
+    Args:
+        gm: Changed in place; its nodes have `example_value` metadata, as Dynamo gives them.
+        donate_graph_inputs: False keeps the memory of graph inputs as it is.
+
+    Returns:
+        Which graph inputs may be overwritten, and which donations were refused.
+
+    Raises:
+        DonationError: A donated value is used again, or donated twice in one call.
+    """
+    found = Functionalized()
+    for body in _bodies(gm):
+        _rewrite_body(body)
+    calls = [(n, op) for n, op, name in ir_nodes(gm.graph) if name == "maybe_inplace"]
+    if not calls:
+        return found
+    memory = _Memory(gm.graph)
+    for node, op in calls:
+        make_canonical(node, op, overload(op, "maybe_inplace"))
+        _check_reuse(node, op, memory)
+    for node, op in calls:
+        inputs = [p for _, _, arg in activation_args(node, op) for p in memory.inputs_behind(arg)]
+        reason = _refusal(node, op, memory, inputs, donate_graph_inputs)
+        if reason:
+            found.refused[node.name] = reason
+            node.target = overload(op, "default")
+        else:
+            found.donated_inputs += [p for p in inputs if p not in found.donated_inputs]
+            node.target = overload(op, "donated")
+    gm.recompile()
+    return found
+
+
+class _Memory:
+    """Who shares memory with whom in a graph, by the fake tensors' storages."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.order = {node: i for i, node in enumerate(graph.nodes)}
+        self._by_storage: dict[int, list[fx.Node]] = {}
+        for node in graph.nodes:
+            for storage in storages_of(node):
+                self._by_storage.setdefault(storage, []).append(node)
+
+    def sharing(self, node: fx.Node) -> list[fx.Node]:
+        """Return every node whose value lies in the node's memory, itself included, in order."""
+        found = {m: None for s in storages_of(node) for m in self._by_storage[s]}
+        return sorted(found, key=self.order.__getitem__) or [node]
+
+    def inputs_behind(self, node: fx.Node) -> list[fx.Node]:
+        """Return the placeholders whose memory a value lies in."""
+        return [m for m in self.sharing(node) if m.op == "placeholder"]
+
+    def overlapping(self, node: fx.Node, other: fx.Node) -> Overlap:
+        """Compare the elements of two values that share a storage."""
+        relations = {
+            overlap(a, b)
+            for a in tensors_of(node)
+            for b in tensors_of(other)
+            if a.untyped_storage()._cdata == b.untyped_storage()._cdata
+        }
+        for relation in (Overlap.YES, Overlap.UNKNOWN):
+            if relation in relations:
+                return relation
+        return Overlap.NO
+
+
+def _bodies(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
+    for _, module in gm.named_modules():
+        if module is not gm and isinstance(module, fx.GraphModule):
+            yield module
+
+
+def _rewrite_body(body: fx.GraphModule) -> None:
+    memory = _Memory(body.graph)
+    calls = [(n, op) for n, op, name in ir_nodes(body.graph) if name == "maybe_inplace"]
+    for node, op in calls:
+        make_canonical(node, op, overload(op, "maybe_inplace"))
+        _check_reuse(node, op, memory)
+    for node, op in calls:
+        node.target = overload(op, "default")
+    if calls:
+        body.recompile()
+
+
+def _refusal(
+    node: fx.Node, op: IrOp, memory: _Memory, inputs: list[fx.Node], donate_graph_inputs: bool
+) -> str:
+    """Why the memory behind the activations must stay as it is, or ""."""
+    if inputs and not donate_graph_inputs:
+        return f"graph input '{inputs[0].name}' keeps its memory: donate_graph_inputs is off"
+    for name, _, arg in activation_args(node, op):
+        if any(m.op == "get_attr" for m in memory.sharing(arg)):
+            return f"'{name}' lies in a constant of the graph"
+        touched = [
+            p
+            for p in memory.inputs_behind(arg)
+            if p is arg or memory.overlapping(arg, p) is not Overlap.NO
+        ]
+        if len(touched) > 1:
+            names = " and ".join(f"'{p.name}'" for p in touched[:2])
+            return f"'{name}' lies in two graph inputs that share memory, {names}"
+    return ""
+
+
+def _check_reuse(node: fx.Node, op: IrOp, memory: _Memory) -> None:
+    """Raise DonationError when a donated value is read or returned after the call."""
+    activations = list(activation_args(node, op))
+    for i, (name, _, arg) in enumerate(activations):
+        for other_name, _, other in activations[:i]:
+            together = arg is other or (
+                bool(storages_of(arg) & storages_of(other))
+                and memory.overlapping(arg, other) is Overlap.YES
+            )
+            if together:
+                raise DonationError(
+                    f"vllm_ir.{op.name}.maybe_inplace: '{other_name}' and '{name}' are one tensor "
+                    f"('{arg.name}') or overlap, got both donated at\n    {source_line(node)}\n"
+                    f"Call vllm_ir.ops.{op.name}(...), which keeps its inputs, or donate "
+                    f"{name}.clone()."
+                )
+        for alias in memory.sharing(arg):
+            if alias is not arg and memory.overlapping(arg, alias) is not Overlap.YES:
+                continue
+            reader = _first_reader(alias, node, memory)
+            if reader is not None:
+                raise DonationError(_reuse_text(op, name, arg, alias, node, reader))
+
+
+def _first_reader(alias: fx.Node, call: fx.Node, memory: _Memory) -> fx.Node | None:
+    """Return the first node behind the call that reads, writes or returns the value."""
+    users = sorted(alias.users, key=memory.order.__getitem__)
+    for user in users:
+        if memory.order[user] > memory.order[call] and not _is_view(alias, user):
+            return user
+    return None
+
+
+def _is_view(alias: fx.Node, user: fx.Node) -> bool:
+    """Whether the user only makes another name for the memory: its readers count, not it."""
+    if user.op == "output" or is_higher_order(user) or ir_call(user) or "out" in user.kwargs:
+        return False
+    name = user.target if isinstance(user.target, str) else getattr(user.target, "__name__", "")
+    # add_, operator.iadd: the result is the memory too, but the old value is read and replaced.
+    writes = str(name).endswith("_") or str(name) in _IN_PLACE or _writes_item(user)
+    return not writes and bool(storages_of(user)) and storages_of(user) <= storages_of(alias)
+
+
+_IN_PLACE = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
+
+
+def _writes_item(user: fx.Node) -> bool:
+    return getattr(user.target, "__name__", "") in {"setitem", "__setitem__"}
+
+
+def _reuse_text(
+    op: IrOp, name: str, arg: fx.Node, alias: fx.Node, call: fx.Node, reader: fx.Node
+) -> str:
+    what = f"'{arg.name}'" if alias is arg else f"'{arg.name}', which '{alias.name}' shares,"
+    how = (
+        "it is returned from the compiled region"
+        if reader.op == "output"
+        else f"it is used again at\n    {source_line(reader)}"
+    )
+    return (
+        f"vllm_ir.{op.name}.maybe_inplace: a donated value must not be used again, got '{name}' "
+        f"({what}) donated at\n    {source_line(call)}\nand {how}\n"
+        f"Call vllm_ir.ops.{op.name}(...), which keeps its inputs, or donate {name}.clone()."
+    )
+
+
+def uses_gradients(node: fx.Node) -> bool:
+    """Whether autograd would look into a call of a Dynamo graph, so that native runs."""
+    if not torch.is_grad_enabled():
+        return False
+    return any(t.requires_grad for a in node.all_input_nodes for t in tensors_of(a))

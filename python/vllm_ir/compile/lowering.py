@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From ops to what their chosen implementations do.
+
+Before: a functional graph; each op node is `default`, canonical, and has a `Choice`.
+After: no op node is left. In the place of each stands what the chosen implementation does,
+decomposed as Inductor wants it, with the node's metadata. Each activation that an in-place
+implementation may write is a fresh clone, so that the graph still means what it meant; the clones
+are listed for clean-up. A result has the dtype, shape and strides of the op's own, and is never
+the memory of an argument, except of a clone.
+"""
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from vllm_ir.compile.choose import Choice, Chooser
+from vllm_ir.compile.graph import (
+    activation_args,
+    copy_provenance,
+    ir_call,
+    make_canonical,
+    overload,
+    source_line,
+    storages_of,
+    tensors_of,
+    value_of,
+    written_args,
+)
+from vllm_ir.compile.report import NodeReport
+from vllm_ir.compile.trace import Tracer, fake_world, nodes_in, splice
+from vllm_ir.dtypes import dtype_name
+from vllm_ir.errors import IrRuntimeError, IrTypeError
+from vllm_ir.impl import IrOpImpl
+from vllm_ir.notices import impl_failed
+
+CLONE = torch.ops.aten.clone.default
+
+
+@dataclass
+class ProtectiveClone:
+    """A copy of an activation in front of an in-place implementation."""
+
+    node: fx.Node
+    activation: str
+    donated: bool  # the caller gave the activation away at this very call
+    report: NodeReport
+
+
+@dataclass
+class Lowered:
+    """What lowering leaves for the passes behind it.
+
+    Attributes:
+        clones: Every protective clone.
+        replaced: Old and new value of each result, for alias analysis.
+    """
+
+    clones: list[ProtectiveClone] = field(default_factory=list)
+    replaced: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+def lower(graph: fx.Graph, choices: list[Choice], chooser: Chooser) -> Lowered:
+    """Replace every op node by its implementation; nodes that an implementation calls too.
+
+    Raises:
+        IrTypeError: An implementation's result has another dtype or shape than the op's.
+        IrRuntimeError: An implementation writes what it was not given to write, or calls itself.
+    """
+    lowered, tracer = Lowered(), Tracer()
+    for choice in choices:
+        _lower_call(graph, choice, chooser, tracer, lowered)
+    return lowered
+
+
+def _lower_call(
+    graph: fx.Graph, choice: Choice, chooser: Chooser, tracer: Tracer, lowered: Lowered
+) -> None:
+    node, impl = choice.node, choice.impl
+    first_clone = len(lowered.clones)
+    args = _protect(graph, choice, lowered) if impl.inplace else node.args
+    inputs = nodes_in(args)
+    before = _count_guards(inputs)
+    traced = _trace_impl(tracer, impl, args, choice)
+    if _count_guards(inputs) > before:
+        choice.report.notes.append("the implementation branches on a symbolic size: a guard")
+    clones = [c.node for c in lowered.clones[first_clone:]]
+    result, made = splice(graph, node, traced, inputs)
+    _check_writes(impl, made, inputs, clones, choice)
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    results = _check_results(graph, choice, results, clones)
+    for new in made:
+        copy_provenance(node, new)
+        new.meta["vllm_ir"] = choice.label
+    _replace(graph, node, results, lowered)
+    for new in made:
+        called = ir_call(new)
+        if called is not None:
+            make_canonical(new, called[0], overload(called[0], "default"))
+            inner = chooser.choose(new, called[0], parents=(*choice.parents, impl))
+            _lower_call(graph, inner, chooser, tracer, lowered)
+
+
+def _protect(graph: fx.Graph, choice: Choice, lowered: Lowered) -> tuple[Any, ...]:
+    args = list(choice.node.args)
+    for name, position, arg in activation_args(choice.node, choice.op):
+        with graph.inserting_before(choice.node), fake_world(value_of(arg)):
+            clone = graph.call_function(CLONE, (arg,))
+            clone.meta["val"] = CLONE(value_of(arg))
+        copy_provenance(choice.node, clone)
+        clone.meta["vllm_ir"] = choice.label
+        args[position] = clone
+        lowered.clones.append(ProtectiveClone(clone, name, choice.report.donated, choice.report))
+    return tuple(args)
+
+
+def _trace_impl(
+    tracer: Tracer, impl: IrOpImpl, args: tuple[Any, ...], choice: Choice
+) -> fx.GraphModule:
+    try:
+        return tracer.trace((impl.op.name, impl.provider), impl.impl_fn, args)
+    except Exception as error:
+        failed = impl_failed(impl.op.name, impl.provider, error)
+        if failed is error:
+            raise
+        raise failed from error
+
+
+def _count_guards(inputs: list[fx.Node]) -> int:
+    for node in inputs:
+        for t in tensors_of(node):
+            env = getattr(getattr(t, "fake_mode", None), "shape_env", None)
+            if env is not None:
+                return len(env.guards)
+    return 0
+
+
+def _check_writes(
+    impl: IrOpImpl,
+    made: list[fx.Node],
+    inputs: list[fx.Node],
+    clones: list[fx.Node],
+    choice: Choice,
+) -> None:
+    theirs = {s for n in inputs if n not in clones for s in storages_of(n)}
+    for new in made:
+        for written in written_args(new):
+            if storages_of(written) & theirs:
+                raise IrRuntimeError(
+                    f"vllm_ir.{impl.op.name}.{impl.provider}: the implementation modified an "
+                    "argument in place. Work on a copy, or register it with inplace=True. Lowered "
+                    f"for\n    {source_line(choice.node)}"
+                )
+
+
+def _check_results(
+    graph: fx.Graph, choice: Choice, results: list[Any], clones: list[fx.Node]
+) -> list[fx.Node]:
+    impl, node = choice.impl, choice.node
+    expected = tensors_of(node)
+    where = f"vllm_ir.{impl.op.name}.{impl.provider}"
+    if len(results) != len(expected) or not all(isinstance(r, fx.Node) for r in results):
+        raise IrTypeError(
+            f"{where}: must return {len(expected)} Tensors as native does, "
+            f"got {len(results)} results. Mend the implementation."
+        )
+    checked = []
+    theirs = {s for n in node.all_input_nodes for s in storages_of(n)}
+    for i, (want, new) in enumerate(zip(expected, results, strict=True)):
+        got = value_of(new)
+        same = got.dtype is want.dtype and got.device == want.device
+        if not same or not _same_numbers(got.shape, want.shape):
+            raise IrTypeError(
+                f"{where}: result {i} must be {_shown(want)} as native's, got {_shown(got)}. "
+                f"Mend the implementation. Lowered for\n    {source_line(node)}"
+            )
+        if not _same_strides(want, got):
+            choice.report.notes.append(f"result {i} was restrided to native's strides")
+            new = _restride(graph, node, new, want)
+        elif new not in clones and storages_of(new) & theirs:
+            choice.report.notes.append(f"result {i} was copied: it shared memory with an argument")
+            new = _copy_of(graph, node, new)
+        new.meta.setdefault("vllm_ir", choice.label)
+        checked.append(new)
+    return checked
+
+
+def _same_numbers(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(
+        statically_known_true(x == y) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _same_strides(want: Tensor, got: Tensor) -> bool:
+    if any(statically_known_true(n == 0) for n in want.shape):
+        return True
+    return all(
+        statically_known_true(n == 1) or statically_known_true(a == b)
+        for n, a, b in zip(want.shape, want.stride(), got.stride(), strict=True)
+    )
+
+
+def _restride(graph: fx.Graph, before: fx.Node, new: fx.Node, want: Tensor) -> fx.Node:
+    target = torch.ops.prims.inductor_force_stride_order.default
+    return _call(graph, before, target, (new, list(want.stride())))
+
+
+def _copy_of(graph: fx.Graph, before: fx.Node, new: fx.Node) -> fx.Node:
+    return _call(graph, before, CLONE, (new,))
+
+
+def _call(graph: fx.Graph, before: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
+    with graph.inserting_before(before), fake_world([value_of(n) for n in nodes_in(args)]):
+        made = graph.call_function(target, args)
+        made.meta["val"] = target(*fx.map_arg(args, value_of))
+    copy_provenance(before, made)
+    return made
+
+
+def _shown(t: Tensor) -> str:
+    return f"{dtype_name(t.dtype)}{list(t.shape)} on {t.device}"
+
+
+def _replace(graph: fx.Graph, node: fx.Node, results: list[fx.Node], lowered: Lowered) -> None:
+    for old, new in zip(tensors_of(node), results, strict=True):
+        lowered.replaced.append((old, value_of(new)))
+    if isinstance(value_of(node), Tensor):
+        node.replace_all_uses_with(results[0])
+    else:
+        for user in list(node.users):
+            if user.target is not operator.getitem:
+                raise IrRuntimeError(
+                    f"vllm_ir: internal error, please report: {node.name} is used as a whole by "
+                    f"{user.name}."
+                )
+            index = user.args[1]
+            assert isinstance(index, int)
+            user.replace_all_uses_with(results[index])
+            graph.erase_node(user)
+    graph.erase_node(node)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The passes behind AOTAutograd, in their order.
+
+collect -> fuse -> choose -> hoist -> lower -> clean up -> verify. Each is a room of its own, with
+its invariants; nothing here knows how they work.
+
+They run as Inductor's *last* custom pass (`post_grad_custom_post_pass`). Earlier, Inductor would
+still delete clones that it takes for no-ops, among them those that protect a caller's tensors.
+"""
+
+from typing import Any
+
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from vllm_ir.compile import fingerprint, fusion, sink
+from vllm_ir.compile.choose import Chooser
+from vllm_ir.compile.clone_cleanup import remove_clones
+from vllm_ir.compile.collect import collect
+from vllm_ir.compile.config import CompileConfig
+from vllm_ir.compile.graph import ir_nodes
+from vllm_ir.compile.hoist import hoist_readers
+from vllm_ir.compile.lowering import lower
+from vllm_ir.compile.report import GraphReport
+from vllm_ir.compile.verify import verify
+from vllm_ir.log import logger
+from vllm_ir.selection import Selection
+
+
+class PostGradPass(CustomGraphPass):
+    """Everything that happens to ops behind AOTAutograd, as one pass of Inductor's.
+
+    An engine that owns its pipeline puts it at the end of `post_grad_custom_post_pass`; the backend
+    `vllm_ir` does so itself. It pickles and copies; reports are kept outside (`sink`).
+
+    Args:
+        config: The choices.
+        selection: The priorities to lower by. None: those in force when Inductor asks.
+        key: Where reports go; equal for copies of one pass.
+        side_file: The file that keeps the reports for cache hits, "" for none.
+
+    Example:
+        >>> import torch, vllm_ir as ir
+        >>> lowering = ir.compile.PostGradPass()
+        >>> def layer(x):
+        ...     return ir.ops.rms_norm(x, None, 1e-6) * 2
+        >>> options = {"post_grad_custom_post_pass": lowering}
+        >>> compiled = torch.compile(layer, options=options)
+        >>> with torch.no_grad():
+        ...     y = compiled(torch.ones(2, 8))  # doctest: +SKIP
+        >>> lowering.selected_impls  # doctest: +SKIP
+        {'rms_norm': {'rms_norm': 'native'}}
+    """
+
+    def __init__(
+        self,
+        config: CompileConfig | None = None,
+        selection: Selection | None = None,
+        key: str = "",
+        side_file: str = "",
+    ) -> None:
+        self.config = config or CompileConfig()
+        self.selection = selection
+        self.key = key or f"pass-{id(self)}"
+        self.side_file = side_file
+        sink.open_entry(self.key, side_file)
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Lower one graph in place.
+
+        Raises:
+            IrTypeError: An implementation's result has another dtype or shape than the op's.
+            IrRuntimeError: An implementation misbehaves, or an op was left over.
+        """
+        report = GraphReport(_kind(graph))
+        collect(graph)
+        if not ir_nodes(graph):
+            return
+        chooser = Chooser(self.selection or Selection.in_force())
+        report.fusions = fusion.apply(graph, self.config)
+        choices = chooser.choose_all(graph)
+        writing = [(c.node, c.op) for c in choices if c.impl.inplace]
+        report.hoisted = hoist_readers(graph, writing)
+        lowered = lower(graph, choices, chooser)
+        remove_clones(graph, lowered)
+        verify(graph)
+        report.nodes = chooser.reports
+        self._keep(report)
+
+    def uuid(self) -> Any:
+        """Return what identifies the result for Inductor's caches, None to bypass them."""
+        return fingerprint.of(self.config, self.selection or Selection.in_force())
+
+    @property
+    def reports(self) -> list[GraphReport]:
+        """What was done to each graph so far."""
+        return sink.graphs(self.key)
+
+    @property
+    def selected_impls(self) -> dict[str, dict[str, str]]:
+        """Providers by op and node, of all graphs so far."""
+        found: dict[str, dict[str, str]] = {}
+        for report in self.reports:
+            for op, nodes in report.selected_impls.items():
+                found.setdefault(op, {}).update(nodes)
+        return found
+
+    def _keep(self, report: GraphReport) -> None:
+        sink.add(self.key, report, self.side_file)
+        for node in report.nodes:
+            logger.debug(
+                "lowered %s (%s): %s", node.node, node.module or node.source, node.selected
+            )
+
+
+def _kind(graph: fx.Graph) -> str:
+    tangents = any(n.op == "placeholder" and n.name.startswith("tangents") for n in graph.nodes)
+    return "backward" if tangents else "forward"

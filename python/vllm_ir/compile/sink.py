@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where passes leave their reports: a table of the process, and a file beside torch's caches.
+
+Inductor may run a copy of a pass, run it later (backward graphs), or not at all: when its caches
+have the result. So a pass holds no report itself; it knows the key of its compilation. The file
+gives the report of a compilation whose code came from a cache.
+"""
+
+import json
+import os
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm_ir.compile.report import GraphReport
+from vllm_ir.log import logger
+
+
+@dataclass
+class _Entry:
+    path: str
+    graphs: list[GraphReport] = field(default_factory=list)
+
+
+_entries: dict[str, _Entry] = {}
+_lock = threading.Lock()
+
+
+def open_entry(key: str, path: str = "") -> None:
+    """Begin to collect the reports of one compilation; `path`: the file to keep them in."""
+    with _lock:
+        _entries[key] = _Entry(path)
+
+
+def add(key: str, report: GraphReport, path: str = "") -> None:
+    """Add the report of one graph.
+
+    Args:
+        key: The compilation's.
+        report: The graph's.
+        path: The file, for a process in which nobody opened the entry.
+    """
+    with _lock:
+        entry = _entries.setdefault(key, _Entry(path))
+        entry.graphs.append(report)
+        _write(entry)
+
+
+def graphs(key: str) -> list[GraphReport]:
+    """Return the reports of a compilation so far; of a cache hit, those that were kept."""
+    with _lock:
+        entry = _entries.get(key)
+        if entry is None:
+            return []
+        if not entry.graphs:
+            entry.graphs = _read(entry.path)
+        return list(entry.graphs)
+
+
+def side_file(name: str) -> str:
+    """Return the path of a report file in torch's cache folder."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return os.path.join(cache_dir(), "vllm_ir_reports", f"{name}.json")
+
+
+def _write(entry: _Entry) -> None:
+    if not entry.path:
+        return
+    text = json.dumps([g.to_dict() for g in entry.graphs])
+    folder = Path(entry.path).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+            file.write(text)
+        os.replace(file.name, entry.path)  # readers see the old file or the new one
+    except OSError as error:
+        logger.info("the compile report can't be kept for cache hits: %s", error)
+
+
+def _read(path: str) -> list[GraphReport]:
+    if not path or not os.path.exists(path):
+        return []
+    try:
+        data: list[dict[str, Any]] = json.loads(Path(path).read_text())
+        return [GraphReport.from_dict(d) for d in data]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.info("the kept compile report %s can't be read: %s", path, error)
+        return []

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an implementation's Python function to nodes of the graph that calls it."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+from torch._guards import detect_fake_mode
+from torch._ops import HigherOrderOperator
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+
+from vllm_ir.compile.graph import value_of
+
+Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class Tracer:
+    """Traces functions on the fake values of graph nodes, once for equal arguments.
+
+    A model calls an op with the same shapes in every layer; tracing costs milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._traced: dict[Any, fx.GraphModule] = {}
+
+    def trace(self, key: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> fx.GraphModule:
+        """Return the operators that `fn` runs on arguments as those, which may hold nodes.
+
+        Args:
+            key: What stands for `fn`.
+            fn: Called with fake tensors in place of nodes.
+            args: Arguments as a node has them.
+
+        Returns:
+            A graph with one placeholder for each distinct node of the arguments, in order.
+        """
+        nodes = nodes_in(args)
+        full_key = (key, signature_of(args))
+        if full_key not in self._traced:
+            self._traced[full_key] = _trace(fn, args, nodes)
+        return self._traced[full_key]
+
+
+def nodes_in(args: tuple[Any, ...]) -> list[fx.Node]:
+    """Return the distinct nodes of nested arguments, in order of appearance."""
+    found: dict[fx.Node, None] = {}
+    map_arg(args, lambda node: found.setdefault(node))
+    return list(found)
+
+
+def fake_values(args: Any) -> Any:
+    """Return nested arguments with each node replaced by its fake value."""
+    return map_arg(args, value_of)
+
+
+def signature_of(args: tuple[Any, ...]) -> Any:
+    """Return what a trace may depend on: equal signatures give equal traces."""
+    nodes = nodes_in(args)
+    index = {node: i for i, node in enumerate(nodes)}
+    shape = map_arg(args, lambda node: cast(Any, _Slot(index[node])))
+    storages: dict[int, int] = {}
+    return repr(shape), tuple(_describe(value_of(n), storages) for n in nodes)
+
+
+class _Slot:
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __repr__(self) -> str:
+        return f"<{self._index}>"
+
+
+def _describe(value: Any, storages: dict[int, int]) -> Any:
+    if not isinstance(value, Tensor):
+        return str(value)
+    if value.layout is not torch.strided:
+        return object()  # equal to nothing
+    storage = storages.setdefault(value.untyped_storage()._cdata, len(storages))
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    return storage, value.dtype, value.device, value.dim(), tuple(map(str, numbers))
+
+
+@contextlib.contextmanager
+def fake_world(values: Any) -> Iterator[None]:
+    """Be in the fake mode of these values, with no autograd and no inference mode."""
+    mode = detect_fake_mode(values)
+    with torch.no_grad(), mode if mode is not None else contextlib.nullcontext():
+        yield
+
+
+def _trace(fn: Callable[..., Any], args: tuple[Any, ...], nodes: list[fx.Node]) -> fx.GraphModule:
+    # Inductor's own table: without it operators survive that Inductor has no code for.
+    from torch._inductor.decomposition import select_decomp_table
+
+    def on_values(*values: Any) -> Any:
+        by_node = dict(zip(nodes, values, strict=True))
+        return fn(*map_arg(args, by_node.__getitem__))
+
+    fakes = [value_of(n) for n in nodes]
+    with fake_world(fakes), torch.fx.traceback.preserve_node_meta(False):
+        traced: fx.GraphModule = make_fx(
+            on_values, tracing_mode="real", decomposition_table=select_decomp_table()
+        )(*fakes)
+    return traced
+
+
+def splice(
+    graph: fx.Graph, before: fx.Node, traced: fx.GraphModule, inputs: list[fx.Node]
+) -> tuple[Any, list[fx.Node]]:
+    """Put a traced graph in front of a node.
+
+    Args:
+        graph: Gets the new nodes, each with a fake value.
+        before: The nodes go in front of it.
+        traced: As `Tracer.trace` returns it.
+        inputs: What its placeholders stand for.
+
+    Returns:
+        The results, nested as the function returned them, with nodes of `graph`; and the new nodes.
+    """
+    env: dict[fx.Node, Any] = {}
+    made: list[fx.Node] = []
+    remaining = iter(inputs)
+    result: Any = None
+    with graph.inserting_before(before), fake_world([value_of(n) for n in inputs]):
+        for node in traced.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(remaining)
+            elif node.op == "output":
+                result = map_arg(node.args[0], env.__getitem__)
+            else:
+                env[node] = _copy(graph, node, traced, env)
+                made.append(env[node])
+    return result, made
+
+
+def _copy(
+    graph: fx.Graph, node: fx.Node, traced: fx.GraphModule, env: Mapping[fx.Node, Any]
+) -> fx.Node:
+    if node.op == "get_attr":
+        return _copy_constant(graph, node, traced)
+    new = graph.node_copy(node, env.__getitem__)
+    new.meta = {}
+    new.meta["val"] = _evaluate(node, new)
+    return new
+
+
+def _evaluate(node: fx.Node, new: fx.Node) -> Any:
+    if isinstance(node.target, HigherOrderOperator) or not callable(node.target):
+        return node.meta.get("val")
+    # Anew, not the trace's: a trace may serve many nodes, whose values are different memory.
+    args, kwargs = fake_values(new.args), fake_values(new.kwargs)
+    return node.target(*args, **kwargs)
+
+
+def _copy_constant(graph: fx.Graph, node: fx.Node, traced: fx.GraphModule) -> fx.Node:
+    value = getattr(traced, str(node.target))
+    owner = graph.owning_module
+    assert owner is not None
+    name = f"_vllm_ir_{node.target}"
+    while hasattr(owner, name):
+        if getattr(owner, name) is value:
+            break
+        name += "_"
+    setattr(owner, name, value)
+    new = graph.get_attr(name)
+    new.meta["val"] = node.meta.get("val", value)
+    return new
