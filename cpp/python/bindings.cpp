@@ -130,20 +130,21 @@ Names order_of(const std::string& op_name, const Names& user, const Names& defau
   return op_named(op_name).table_for({user, defaults})->providers();
 }
 
-// A text that is the same exactly when the first `count` ops select in the same way while
-// compiling. Guards of compiled code ask for it at every call, so texts are kept by table.
-py::object selection_token(size_t count) {
+// A text that is the same exactly when the first `count` ops select in the same way. Guards of
+// compiled code ask for it at every call, so texts are kept by table.
+py::object selection_token(size_t count, bool compiling) {
   static auto* const tokens = new std::map<std::vector<const void*>, py::object>;
   const uint64_t switches = g_switches.load();
   const bool strict = Switches::has(switches, Switch::kStrict);
   const std::vector<Op*> ops = Registry::instance().first_ops(count);
   std::vector<const void*> key{strict ? &g_switches : nullptr};
-  for (const Op* op : ops) key.push_back(effective_table(*op, switches, Mode::kCompiling));
+  const Mode mode = mode_of(compiling);
+  for (const Op* op : ops) key.push_back(effective_table(*op, switches, mode));
   const auto found = tokens->find(key);
   if (found != tokens->end()) return found->second;
   std::string text = strict ? "strict" : "";
   for (const Op* op : ops) {
-    const Table& table = *effective_table(*op, switches, Mode::kCompiling);
+    const Table& table = *effective_table(*op, switches, mode);
     text += (text.empty() ? "" : " ") + op->name() + "=";
     for (const Impl* impl : table.order)
       text += (impl == table.order[0] ? "" : ",") + impl->provider;

@@ -138,8 +138,9 @@ PyObject* verdict_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   return guarded([&] { return verdict_irop(ready(self), provider, args[1]); });
 }
 
-PyObject* run_unwrapped_method(PyObject* self, PyObject* args) {
-  return guarded([&] { return run_unwrapped(ready(self), args); });
+PyObject* run_unwrapped_method(PyObject* self, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2) return PyErr_Format(PyExc_TypeError, "_run_unwrapped takes 2 arguments");
+  return guarded([&] { return run_unwrapped(ready(self), args[0], mode_of(args[1])); });
 }
 
 PyObject* set_priority_method(PyObject* self, PyObject* providers) {
@@ -159,8 +160,8 @@ PyMethodDef kMethods[] = {
      "(arguments, compiling) -> the provider that would run."},
     {"_verdict", as_method(&verdict_method), METH_FASTCALL,
      "(provider, arguments) -> (accepted, reason), whatever the priority."},
-    {"_run_unwrapped", &run_unwrapped_method, METH_O,
-     "(arguments) -> results, by the Python function of the selected implementation."},
+    {"_run_unwrapped", as_method(&run_unwrapped_method), METH_FASTCALL,
+     "(arguments, compiling) -> results, by the Python function of the selected implementation."},
     {"set_priority", &set_priority_method, METH_O,
      "set_priority(providers) -> context manager\n\n"
      "Put a priority list in force for this op inside a with block, in this thread or async\n"

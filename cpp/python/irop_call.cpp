@@ -23,7 +23,9 @@ namespace {
 bool g_ask_unwrapped = false;
 
 PyObject* call_torch(IrOpObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  PyObject* const target = g_ask_unwrapped && self->unwrapped ? self->unwrapped : self->torch_op;
+  // A donating call always asks: under export it must be the default overload.
+  const bool ask = self->unwrapped && (g_ask_unwrapped || self->donating);
+  PyObject* const target = ask ? self->unwrapped : self->torch_op;
   if (!self->donating) return PyObject_Vectorcall(target, args, nargsf, kwnames);
   const EagerDonation donation;
   return PyObject_Vectorcall(target, args, nargsf, kwnames);
@@ -395,7 +397,7 @@ PyObject* verdict_irop(const IrOpObject& self, const char* provider, PyObject* a
   return py::make_tuple(accepted, reason).release().ptr();
 }
 
-PyObject* run_unwrapped(const IrOpObject& self, PyObject* args) {
+PyObject* run_unwrapped(const IrOpObject& self, PyObject* args, Mode mode) {
   LookedAt looked_at(self, args);
   EagerArgs& eager = looked_at.args();
   const Op& op = *self.op;
@@ -404,7 +406,7 @@ PyObject* run_unwrapped(const IrOpObject& self, PyObject* args) {
     impl = select_native(op);
   } else {
     const uint64_t switches = g_switches.load();
-    const Table& table = *effective_table(op, switches);
+    const Table& table = *effective_table(op, switches, mode);
     if (needs_care(table, switches)) take_care(op, table, switches, eager);
     impl = select(table, eager);
   }

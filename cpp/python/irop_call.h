@@ -24,6 +24,6 @@ PyObject* verdict_irop(const IrOpObject& self, const char* provider, PyObject* a
 
 // A whole call that goes around the torch operator and runs the impl's Python function, so that a
 // tracer sees what it does. Native when a gradient is needed, as ever.
-PyObject* run_unwrapped(const IrOpObject& self, PyObject* args);
+PyObject* run_unwrapped(const IrOpObject& self, PyObject* args, Mode mode);
 
 }  // namespace vllm_ir

@@ -96,7 +96,7 @@ def _declare(
         )
     schema = schema_of(native, where)
     donated = _activations(schema, activations, where)
-    make = with_call(IrOp, schema)  # what can fail comes before anything is defined
+    make = with_call(IrOp, schema, op_name)  # what can fail comes before anything is defined
     _C.define_op(
         op_name,
         [(p.name, p.kind, p.optional, p.has_default, p.name in donated) for p in schema.params],

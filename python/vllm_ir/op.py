@@ -18,7 +18,6 @@ from vllm_ir.errors import (
     IrRuntimeError,
     IrTypeError,
     IrValueError,
-    UnknownNameError,
     unknown_name,
 )
 from vllm_ir.explanation import Decision, Explanation, ImplCounts, OpReport
@@ -31,17 +30,11 @@ from vllm_ir.impl import (
     check_supports_args,
 )
 from vllm_ir.overloads import MaybeInplace, Overload, with_call
+from vllm_ir.registry import registry
 from vllm_ir.schema import OpSchema
 from vllm_ir.tolerance import DEFAULTS, Tolerance
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _Registry(dict[str, "IrOp"]):
-    """The declared ops by name; an unknown name is an error that lists them."""
-
-    def __missing__(self, name: str) -> "IrOp":
-        raise UnknownNameError(unknown_name("vllm_ir", "op", name, self))
 
 
 class IrOp(Overload):
@@ -58,7 +51,7 @@ class IrOp(Overload):
         source: Where the op was declared, "file:line".
     """
 
-    registry: ClassVar[dict[str, "IrOp"]] = _Registry()
+    registry: ClassVar[dict[str, "IrOp"]] = registry
     FACTS: ClassVar[tuple[str, ...]] = (
         *Overload.FACTS,
         *("name", "activations", "allow_inplace", "source"),
@@ -74,7 +67,7 @@ class IrOp(Overload):
         source: str,
     ) -> None:
         packet = getattr(torch.ops.vllm_ir, name)
-        super().__init__(name, schema, packet.default, donating=False)
+        super().__init__(name, schema, native, packet.default, packet.default, donating=False)
         self.name = name
         self.activations = activations
         self.allow_inplace = allow_inplace
@@ -91,7 +84,7 @@ class IrOp(Overload):
         self._tolerances: dict[torch.dtype, Tolerance] = {}
         self._maybe_inplace: MaybeInplace | None = None
         if allow_inplace:
-            donating = with_call(MaybeInplace, schema)
+            donating = with_call(MaybeInplace, schema, name)
             doc = IrOp.maybe_inplace.__doc__
             self._maybe_inplace = donating(self, schema, packet.maybe_inplace, doc)
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the two callables of an op share: the C call, the signature, identity under copying."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from vllm_ir import _C
+import torch
+
+from vllm_ir import _C, traced
 from vllm_ir.errors import IrTypeError
 from vllm_ir.facts import set_once
 from vllm_ir.schema import OpSchema
@@ -19,10 +22,20 @@ class Overload(_C.IrOpBase):
     FACTS: ClassVar[tuple[str, ...]] = ("signature",)
     __setattr__ = set_once
 
-    def __init__(self, op_name: str, schema: OpSchema, torch_op: Any, donating: bool) -> None:
+    def __init__(
+        self,
+        op_name: str,
+        schema: OpSchema,
+        native: Callable[..., Any],
+        torch_op: Any,
+        exported_op: Any,
+        donating: bool,
+    ) -> None:
         off_fast_path = self._call_off_fast_path
         super().__init__(op_name, schema.defaults(), torch_op, off_fast_path, donating)
         self._op_name = op_name
+        self._native = native
+        self._exported_op = exported_op
         self.signature = self.__signature__ = schema.signature
 
     def __init_subclass__(cls) -> None:
@@ -50,10 +63,12 @@ class Overload(_C.IrOpBase):
         return self
 
     def _call_off_fast_path(self, *args: Any, **kwargs: Any) -> Any:
-        """Take a call that isn't plain eager, once somebody has turned wrap off."""
+        """Take a call that isn't plain eager, if it donates or somebody has turned wrap off."""
+        if torch.compiler.is_exporting():
+            return self._exported_op(*args, **kwargs)
         if torch_wrap_enabled():
             return self.torch_op(*args, **kwargs)
-        return self._run_unwrapped(self.bind(*args, **kwargs))
+        return self._run_unwrapped(self.bind(*args, **kwargs), False)
 
 
 class MaybeInplace(Overload):
@@ -62,7 +77,7 @@ class MaybeInplace(Overload):
     FACTS: ClassVar[tuple[str, ...]] = (*Overload.FACTS, "op")
 
     def __init__(self, op: "IrOp", schema: OpSchema, torch_op: Any, doc: str | None) -> None:
-        super().__init__(op.name, schema, torch_op, donating=True)
+        super().__init__(op.name, schema, op._native, torch_op, op.torch_op, donating=True)
         self.op = op
         self.__name__ = "maybe_inplace"
         self.__qualname__ = f"{op.name}.maybe_inplace"
@@ -79,19 +94,43 @@ class MaybeInplace(Overload):
 B = TypeVar("B", bound=Overload)
 
 
-def with_call(base: type[B], schema: OpSchema) -> type[B]:
+def with_call(base: type[B], schema: OpSchema, op_name: str) -> type[B]:
     """Return a subclass whose Python `__call__` has the op's exact signature.
 
     Dynamo and `inspect` read it and find the torch operator behind it, with keywords put in their
-    places; the interpreter uses the C slot, which `__init_subclass__` gives back.
+    places, or what else `traced.how_traced` says; the interpreter uses the C slot, which
+    `__init_subclass__` gives back.
     """
     names = ", ".join(schema.param_names())
     params = ", ".join(
         f"{p.name}=_default_of[{p.name!r}]" if p.has_default else p.name for p in schema.params
     )
-    owner = "_op"  # a name that no parameter has
+    owner, how = _free_names(schema)
+    scope: dict[str, Any] = {
+        "_default_of": schema.defaults(),
+        "_how_traced": traced.how_traced,
+        "_run_in_graph": traced.run_in_graph,
+    }
+    source = f"""
+def __call__({owner}, {params}):
+    {how} = _how_traced({op_name!r})
+    if {how} == {traced.OPERATOR!r}:
+        return {owner}.torch_op({names})
+    if {how} == {traced.NATIVE!r}:
+        return {owner}._native({names})
+    if {how} == {traced.DEFAULT!r}:
+        return {owner}._exported_op({names})
+    return _run_in_graph({op_name!r}, {how}, {names})
+"""
+    exec(source, scope)
+    return type(base.__name__, (base,), {"__call__": scope["__call__"], "__module__": __name__})
+
+
+def _free_names(schema: OpSchema) -> tuple[str, str]:
+    """Return two names that no parameter has."""
+    owner, how = "_op", "_how"
     while owner in schema.param_names():
         owner += "_"
-    scope: dict[str, Any] = {"_default_of": schema.defaults()}
-    exec(f"def __call__({owner}, {params}):\n    return {owner}.torch_op({names})\n", scope)
-    return type(base.__name__, (base,), {"__call__": scope["__call__"], "__module__": __name__})
+    while how in schema.param_names():
+        how += "_"
+    return owner, how

@@ -70,17 +70,18 @@ def _request_of(name: str) -> Request:
 
 
 class _Tokens:
-    """`tokens.first_3` is a text that names the selection among the first three declared ops.
+    """`tokens.compiling_3` is a text that names the selection among the first three declared ops.
 
-    It is an attribute because guards of compiled code read attributes; it counts ops because one
-    that is declared later must not invalidate what was compiled before it existed.
+    `tokens.eager_3` is that of eager calls. They are attributes because guards of compiled code
+    read attributes; they count ops because one that is declared later must not invalidate what was
+    compiled before it existed.
     """
 
     def __getattr__(self, name: str) -> str:
-        count = name.removeprefix("first_")
-        if count == name or not count.isdigit():
+        mode, _, count = name.partition("_")
+        if mode not in ("compiling", "eager") or not count.isdigit():
             raise AttributeError(name)
-        return _C.selection_token(int(count))
+        return _C.selection_token(int(count), mode == "compiling")
 
 
 tokens = _Tokens()

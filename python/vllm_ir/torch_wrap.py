@@ -3,7 +3,8 @@
 
 With wrap on (the default) a tracer, a mode or a subclass meets `torch.ops.vllm_ir.<op>`. With wrap
 off it meets what the selected implementation does. A plain eager call takes the fast path in both
-settings, and results are the same.
+settings, and results are the same. Where nobody has said either, plain `torch.compile` meets the
+native function of an op whose priority for compiling is native alone, so that Inductor can fuse it.
 """
 
 from collections.abc import Iterator
@@ -13,14 +14,27 @@ from contextvars import ContextVar
 from vllm_ir import _C
 from vllm_ir.flags import check_flag
 
-_default = True
+_default: bool | None = None  # nobody has said
 _scoped: ContextVar[bool | None] = ContextVar("vllm_ir_torch_wrap", default=None)
+
+
+class _Switch:
+    """The switch as a text, for guards of compiled code: they read attributes."""
+
+    @property
+    def state(self) -> str:
+        """What is in force here: "on" or "off" when somebody said so, else "auto"."""
+        scoped = _scoped.get()
+        flag = _default if scoped is None else scoped
+        return "auto" if flag is None else "on" if flag else "off"
+
+
+switch = _Switch()
 
 
 def torch_wrap_enabled() -> bool:
     """Return whether wrap is on, here and now."""
-    scoped = _scoped.get()
-    return _default if scoped is None else scoped
+    return switch.state != "off"
 
 
 def set_default_torch_wrap(flag: bool) -> None:

@@ -104,7 +104,7 @@ def test_plain_torch_compile_works(backend):
         return norm(y, w, 1e-5) * 2, total
 
     expected = f(X, X + 1, W)
-    with runs(norm, vllm_c=1), runs(fused, vllm_c=1):
+    with runs(norm, vllm_c=1), runs(fused, vllm_c=1), ir.enable_torch_wrap(True):
         got = torch.compile(f, backend=backend, fullgraph=True)(X, X + 1, W)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b)

@@ -16,9 +16,9 @@ from vllm_ir.compile import fingerprint, sink
 from vllm_ir.compile.config import CompileConfig, split_options
 from vllm_ir.compile.functionalize import functionalize
 from vllm_ir.compile.graph import tensors_of
-from vllm_ir.compile.guards import guard_selection
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import GraphReport
+from vllm_ir.guards import guard_selection
 from vllm_ir.selection import Selection
 
 POST_PASS = "post_grad_custom_post_pass"

@@ -6,20 +6,31 @@ Where that interface has moved, nothing is installed and a warning says so once:
 """
 
 from vllm_ir.log import warning_once
-from vllm_ir.op import IrOp
+from vllm_ir.registry import registry
 
 _FALLBACK = (
-    "vllm_ir.compile: this torch has no place for a guard on priorities (%s). Call "
-    "torch.compiler.reset() after a change of priority."
+    "vllm_ir.compile: this torch has no place for a guard on %s (%s). Call "
+    "torch.compiler.reset() after changing it."
 )
 
 
-def guard_selection() -> None:
-    """Let the code that is being compiled hold only while ops select as they do now."""
-    _guard("selection", "tokens", f"first_{len(IrOp.registry)}")
+def guard_selection(compiling: bool = True) -> None:
+    """Let the code that is being compiled hold only while ops select as they do now.
+
+    Args:
+        compiling: By the lists for generated code; False: by those for eager calls.
+    """
+    mode = "compiling" if compiling else "eager"
+    guard_text("priorities", "selection", "tokens", f"{mode}_{len(registry)}")
 
 
-def _guard(*path: str) -> None:
+def guard_text(what: str, *path: str) -> None:
+    """Let the code that is being compiled hold only while a text of this package stays the same.
+
+    Args:
+        what: For the warning.
+        path: Attributes to follow from the package; the last one is a str.
+    """
     try:
         from torch._dynamo.guards import GuardBuilder, install_guard
         from torch._dynamo.source import AttrSource, ImportSource
@@ -32,4 +43,4 @@ def _guard(*path: str) -> None:
             source = AttrSource(source, name)  # type: ignore[assignment]
         install_guard(source.make_guard(GuardBuilder.CONSTANT_MATCH))
     except (ImportError, AttributeError, TypeError) as error:
-        warning_once(("guards", path), _FALLBACK, error)
+        warning_once(("guards", path), _FALLBACK, what, error)
