@@ -102,7 +102,7 @@ class IrOpImpl:
             str(self.rule),
         ]
         for fn in (self.impl_fn, self._callable):
-            if fn is not None and not _add_source(fn, parts):
+            if fn is not None and not add_source(fn, parts):
                 return None
         if self.entry and not _add_file(entry_library(self.entry), parts):
             return None
@@ -155,7 +155,8 @@ def _impl_of(op: "IrOp", provider: str) -> IrOpImpl:
     return op.impls[provider]
 
 
-def _add_source(fn: Callable[..., Any], parts: list[str]) -> bool:
+def add_source(fn: Callable[..., Any], parts: list[str]) -> bool:
+    """Append what identifies a function for compile caches; False when that can't be known."""
     # A closure, the instance of a bound method, the arguments of a partial, the state of a callable
     # object: values that no file shows, and that may differ from run to run.
     if not inspect.isfunction(fn) or fn.__closure__:

@@ -27,7 +27,12 @@ def collect(graph: fx.Graph) -> None:
     for node, op, name in ir_nodes(graph):
         make_canonical(node, op, overload(op, "default"))
         if name == "donated":
-            node.meta[_DONATED] = True
+            mark_donating(node)
+
+
+def mark_donating(node: fx.Node) -> None:
+    """Say that the call that a node stands for gave its activations away."""
+    node.meta[_DONATED] = True
 
 
 def is_donating(node: fx.Node) -> bool:

@@ -13,9 +13,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from vllm_ir.compile.choose import Choice, Chooser
 from vllm_ir.compile.graph import (
@@ -30,14 +28,12 @@ from vllm_ir.compile.graph import (
     value_of,
     written_args,
 )
+from vllm_ir.compile.layout import CLONE, copy_of, restride, same_kind, same_strides, shown
 from vllm_ir.compile.report import NodeReport
 from vllm_ir.compile.trace import Tracer, fake_world, nodes_in, splice
-from vllm_ir.dtypes import dtype_name
 from vllm_ir.errors import IrRuntimeError, IrTypeError
 from vllm_ir.impl import IrOpImpl
 from vllm_ir.notices import impl_failed
-
-CLONE = torch.ops.aten.clone.default
 
 
 @dataclass
@@ -171,57 +167,20 @@ def _check_results(
     theirs = {s for n in node.all_input_nodes for s in storages_of(n)}
     for i, (want, new) in enumerate(zip(expected, results, strict=True)):
         got = value_of(new)
-        same = got.dtype is want.dtype and got.device == want.device
-        if not same or not _same_numbers(got.shape, want.shape):
+        if not same_kind(want, got):
             raise IrTypeError(
-                f"{where}: result {i} must be {_shown(want)} as native's, got {_shown(got)}. "
+                f"{where}: result {i} must be {shown(want)} as native's, got {shown(got)}. "
                 f"Mend the implementation. Lowered for\n    {source_line(node)}"
             )
-        if not _same_strides(want, got):
+        if not same_strides(want, got):
             choice.report.notes.append(f"result {i} was restrided to native's strides")
-            new = _restride(graph, node, new, want)
+            new = restride(graph, node, new, want)
         elif new not in clones and storages_of(new) & theirs:
             choice.report.notes.append(f"result {i} was copied: it shared memory with an argument")
-            new = _copy_of(graph, node, new)
+            new = copy_of(graph, node, new)
         new.meta.setdefault("vllm_ir", choice.label)
         checked.append(new)
     return checked
-
-
-def _same_numbers(a: Any, b: Any) -> bool:
-    return len(a) == len(b) and all(
-        statically_known_true(x == y) for x, y in zip(a, b, strict=True)
-    )
-
-
-def _same_strides(want: Tensor, got: Tensor) -> bool:
-    if any(statically_known_true(n == 0) for n in want.shape):
-        return True
-    return all(
-        statically_known_true(n == 1) or statically_known_true(a == b)
-        for n, a, b in zip(want.shape, want.stride(), got.stride(), strict=True)
-    )
-
-
-def _restride(graph: fx.Graph, before: fx.Node, new: fx.Node, want: Tensor) -> fx.Node:
-    target = torch.ops.prims.inductor_force_stride_order.default
-    return _call(graph, before, target, (new, list(want.stride())))
-
-
-def _copy_of(graph: fx.Graph, before: fx.Node, new: fx.Node) -> fx.Node:
-    return _call(graph, before, CLONE, (new,))
-
-
-def _call(graph: fx.Graph, before: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
-    with graph.inserting_before(before), fake_world([value_of(n) for n in nodes_in(args)]):
-        made = graph.call_function(target, args)
-        made.meta["val"] = target(*fx.map_arg(args, value_of))
-    copy_provenance(before, made)
-    return made
-
-
-def _shown(t: Tensor) -> str:
-    return f"{dtype_name(t.dtype)}{list(t.shape)} on {t.device}"
 
 
 def _replace(graph: fx.Graph, node: fx.Node, results: list[fx.Node], lowered: Lowered) -> None:
