@@ -60,6 +60,33 @@ from vllm_ir.torch_wrap import enable_torch_wrap, set_default_torch_wrap  # noqa
 load_plugins()
 
 
+def explain(subject: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return which implementation runs and why, for a call of an op or for a compiled model.
+
+    Args:
+        subject: An op, or what `torch.compile(..., backend="vllm_ir")` or `vllm_ir.compile`
+            returned.
+        *args: For an op, the arguments of the call.
+        **kwargs: The same, by name.
+
+    Returns:
+        An `Explanation` for an op; for a compiled model a report with every op call, its
+        implementation, the reasons for the rest, and the copies kept and removed. Both print.
+
+    Raises:
+        IrTypeError: Something else was given.
+        IrValueError: The compiled model has not run yet.
+
+    Example:
+        >>> import torch, vllm_ir as ir
+        >>> print(ir.explain(ir.ops.rms_norm, torch.ones(2, 8), None, 1e-6).selected)
+        vllm_c
+    """
+    if isinstance(subject, IrOp):
+        return subject.explain(*args, **kwargs)
+    return importlib.import_module("vllm_ir.compile").explain(subject, *args, **kwargs)
+
+
 def __getattr__(name: str) -> Any:
     # The compiler half brings Dynamo and Inductor in, which takes a second: on first use.
     if name == "compile":
@@ -89,6 +116,7 @@ __all__ = [
     "combine",
     "current_platform",
     "enable_torch_wrap",
+    "explain",
     "get_include",
     "load_entries",
     "load_plugins",

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import vllm_ir
 from vllm_ir import cli
 from vllm_ir.env_report import env_report
 from vllm_ir.errors import IrError, IrValueError
@@ -52,7 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=lambda args: list_report([IrOp.registry[name] for name in args.op]))
 
     explain = commands.add_parser("explain", help="the decision for sample arguments of an op")
-    explain.add_argument("op")
+    what = explain.add_mutually_exclusive_group(required=True)
+    what.add_argument("op", nargs="?", help="an op")
+    what.add_argument(
+        "--compiled",
+        metavar="FILE",
+        help="run this Python script (its output goes to stderr) and explain what it compiled",
+    )
     explain.add_argument("--shape", default="4,64", help="of the activations (4,64)")
     explain.add_argument("--dtype", default="float32", help="of every tensor (float32)")
     explain.add_argument("--device", default="cpu", help="of every tensor (cpu)")
@@ -76,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(args: argparse.Namespace) -> _Report:
+    if args.compiled is not None:
+        report: _Report = vllm_ir.compile.explain_script(args.compiled)
+        return report
     given = dict(_name_and_value(text) for text in args.arg)
     sample = Sample(parse_shape(args.shape), args.dtype, args.device, given)
     return explain_report(IrOp.registry[args.op], sample)

@@ -2,10 +2,8 @@
 """The backend `vllm_ir` of `torch.compile`, and `vllm_ir.compile` on top of it."""
 
 import hashlib
-import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -13,36 +11,19 @@ from torch import Tensor, fx
 
 from vllm_ir import _C
 from vllm_ir.compile import fingerprint, sink
+from vllm_ir.compile.choose import node_report
+from vllm_ir.compile.compilations import Compilation, caller_of_backend, enter
 from vllm_ir.compile.config import CompileConfig, split_options
 from vllm_ir.compile.functionalize import functionalize
-from vllm_ir.compile.graph import tensors_of
+from vllm_ir.compile.graph import ir_nodes, tensors_of
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import GraphReport
+from vllm_ir.compile.trace import fake_values
 from vllm_ir.guards import guard_selection
+from vllm_ir.log import logger
 from vllm_ir.selection import Selection
 
 POST_PASS = "post_grad_custom_post_pass"
-
-
-@dataclass
-class Compilation:
-    """One graph that Dynamo handed over, and where its reports are.
-
-    Attributes:
-        code: Code object of the function that it comes from.
-        owner: What `torch.compile` wrapped the backend in, when that can be seen.
-        refused: Why donations were not taken, by node.
-    """
-
-    key: str
-    code: Any
-    owner: Any
-    refused: dict[str, str]
-
-    @property
-    def graphs(self) -> list[GraphReport]:
-        """The reports so far; backward graphs come when they are compiled."""
-        return sink.graphs(self.key)
 
 
 class Backend:
@@ -58,8 +39,6 @@ class Backend:
 
     def __init__(self, config: CompileConfig | None = None) -> None:
         self.config = config or CompileConfig()
-        self.compilations: list[Compilation] = []
-        self._lock = threading.Lock()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Backend) and self.config == other.config
@@ -85,28 +64,49 @@ class Backend:
 
         ours, theirs = split_options({**_mode_options(mode), **(options or {})})
         config = CompileConfig(**{**vars(self.config), **ours})
+        autograd = _what_autograd_takes(gm)
         found = functionalize(gm, config.donate_graph_inputs)
         guard_selection()
-        post_grad = self._begin(gm, config, found.refused)
+        post_grad = _begin(gm, config, found.refused, autograd)
         patches = {**config.inductor_options(), **theirs}
         patches[POST_PASS] = [*_users_passes(patches), post_grad]
         compiled = compile_fx(gm, example_inputs, config_patches=patches)
         return _with_inputs_apart(cast(Callable[..., Any], compiled), gm, found.donated_inputs)
 
-    def _begin(
-        self, gm: fx.GraphModule, config: CompileConfig, refused: dict[str, str]
-    ) -> PostGradPass:
-        selection = Selection.in_force()
-        key = uuid.uuid4().hex
-        side_file = ""
-        identity = fingerprint.of(config, selection)
-        if identity is not None:
-            side_file = sink.side_file(_graph_digest(gm, identity))
-        post_grad = PostGradPass(config, selection, key, side_file)
-        code, owner = _caller_of_backend()
-        with self._lock:
-            self.compilations.append(Compilation(key, code, owner, refused))
-        return post_grad
+
+def _begin(
+    gm: fx.GraphModule,
+    config: CompileConfig,
+    refused: dict[str, str],
+    autograd: GraphReport | None,
+) -> PostGradPass:
+    selection = Selection.in_force()
+    key = uuid.uuid4().hex
+    identity = fingerprint.of(config, selection)
+    file = "" if identity is None else sink.side_file(_graph_digest(gm, identity))
+    code, owner = caller_of_backend()
+    enter(Compilation(key, code, owner, refused, autograd))
+    return PostGradPass(config, selection, key, file)
+
+
+def _what_autograd_takes(gm: fx.GraphModule) -> GraphReport | None:
+    """Report the calls that autograd will look into: native, operator by operator."""
+    if not torch.is_grad_enabled():
+        return None
+    report = GraphReport("autograd")
+    for node, op, _ in ir_nodes(gm.graph):
+        if not any(t.requires_grad for a in node.all_input_nodes for t in tensors_of(a)):
+            continue
+        args = op.bind(*fake_values(node.args), **fake_values(node.kwargs))
+        report.nodes.append(node_report(node, op.explain(*args)))
+    if not report.nodes:
+        return None
+    logger.info(
+        "%d op calls run native because a gradient is needed; compile under torch.no_grad() or "
+        "torch.inference_mode() to choose implementations",
+        len(report.nodes),
+    )
+    return report
 
 
 def _with_inputs_apart(
@@ -157,18 +157,6 @@ def _graph_digest(gm: fx.GraphModule, identity: str) -> str:
 
 def _described(t: Tensor) -> str:
     return f"{t.dtype} {t.device} {tuple(t.shape)} {t.stride()} {t.requires_grad}"
-
-
-def _caller_of_backend() -> tuple[Any, Any]:
-    """Return the code that is being compiled and the wrapper that `torch.compile` made."""
-    try:
-        from torch._dynamo.symbolic_convert import InstructionTranslator
-
-        output = InstructionTranslator.current_tx().output
-        wrapper = output.compiler_fn
-        return output.root_tx.f_code, getattr(wrapper, "_torchdynamo_orig_backend", wrapper)
-    except (ImportError, AttributeError):
-        return None, None
 
 
 backend = Backend()

@@ -19,6 +19,7 @@ from vllm_ir.compile.graph import ir_nodes, module_path, source_line
 from vllm_ir.compile.report import NodeReport
 from vllm_ir.compile.trace import fake_values, fake_world
 from vllm_ir.errors import IrRuntimeError
+from vllm_ir.explanation import Explanation
 from vllm_ir.impl import IrOpImpl
 from vllm_ir.log import logger
 from vllm_ir.op import IrOp
@@ -69,20 +70,26 @@ class Chooser:
                 f"vllm_ir.{op.name}.{impl.provider}: the implementation calls itself: {chain}. "
                 "Call the function that does the work, or put another provider first for it."
             )
-        report = NodeReport(
-            node=node.name,
-            op=op.name,
-            module=module_path(node),
-            source=source_line(node),
-            selected=explanation.selected,
-            priority=list(explanation.priority),
-            decisions=list(explanation.decisions),
-            donated=is_donating(node),
-            inside=f"{parents[-1].op.name}.{parents[-1].provider}" if parents else "",
-        )
+        report = node_report(node, explanation)
+        report.donated = is_donating(node)
+        if parents:
+            report.inside = f"{parents[-1].op.name}.{parents[-1].provider}"
         self.reports.append(report)
         logger.debug("%s at %s: %s", node.name, report.module or report.source, explanation)
         return Choice(node, op, impl, report, parents)
+
+
+def node_report(node: fx.Node, explanation: Explanation) -> NodeReport:
+    """Put an explanation of a node's call into a report."""
+    return NodeReport(
+        node=node.name,
+        op=explanation.op,
+        module=module_path(node),
+        source=source_line(node),
+        selected=explanation.selected,
+        priority=list(explanation.priority),
+        decisions=list(explanation.decisions),
+    )
 
 
 @contextlib.contextmanager

@@ -12,9 +12,10 @@ Nothing else changes. No value that was donated is used again, else `DonationErr
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
 from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 from vllm_ir.compile.graph import (
     activation_args,
@@ -205,7 +206,7 @@ def _writes_item(user: fx.Node) -> bool:
 def _reuse_text(
     op: IrOp, name: str, arg: fx.Node, alias: fx.Node, call: fx.Node, reader: fx.Node
 ) -> str:
-    what = f"'{arg.name}'" if alias is arg else f"'{arg.name}', which '{alias.name}' shares,"
+    what = f"'{arg.name}'" if alias is arg else f"'{arg.name}', seen through '{alias.name}'"
     how = (
         "it is returned from the compiled region"
         if reader.op == "output"
@@ -218,8 +219,29 @@ def _reuse_text(
     )
 
 
-def uses_gradients(node: fx.Node) -> bool:
-    """Whether autograd would look into a call of a Dynamo graph, so that native runs."""
-    if not torch.is_grad_enabled():
-        return False
-    return any(t.requires_grad for a in node.all_input_nodes for t in tensors_of(a))
+class FunctionalizePass(CustomGraphPass):
+    """`functionalize` as a pass, for an engine that owns its pipeline.
+
+    For `pre_grad_custom_pass` of Inductor, or to be called on a Dynamo graph by a backend. As a
+    pass of Inductor's it doesn't run when AOTAutograd's cache has the result; the donations are in
+    the graph either way, but no error is raised then.
+
+    Args:
+        donate_graph_inputs: As for `functionalize`.
+    """
+
+    def __init__(self, donate_graph_inputs: bool = True) -> None:
+        self.donate_graph_inputs = donate_graph_inputs
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Rewrite the graph in place.
+
+        Raises:
+            DonationError: A donated value is used again.
+        """
+        assert graph.owning_module is not None
+        functionalize(graph.owning_module, self.donate_graph_inputs)
+
+    def uuid(self) -> Any:
+        """Return what identifies the result for Inductor's caches."""
+        return get_hash_for_files((__file__,), extra=repr(self.donate_graph_inputs))

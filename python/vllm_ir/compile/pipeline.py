@@ -8,10 +8,13 @@ They run as Inductor's *last* custom pass (`post_grad_custom_post_pass`). Earlie
 still delete clones that it takes for no-ops, among them those that protect a caller's tensors.
 """
 
+import json
+import logging
 from typing import Any
 
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._logging._internal import trace_structured
 
 from vllm_ir.compile import fingerprint, fusion, sink
 from vllm_ir.compile.choose import Chooser
@@ -21,7 +24,7 @@ from vllm_ir.compile.config import CompileConfig
 from vllm_ir.compile.graph import ir_nodes
 from vllm_ir.compile.hoist import hoist_readers
 from vllm_ir.compile.lowering import lower
-from vllm_ir.compile.report import GraphReport
+from vllm_ir.compile.report import CompileReport, GraphReport
 from vllm_ir.compile.verify import verify
 from vllm_ir.log import logger
 from vllm_ir.selection import Selection
@@ -107,10 +110,14 @@ class PostGradPass(CustomGraphPass):
 
     def _keep(self, report: GraphReport) -> None:
         sink.add(self.key, report, self.side_file)
-        for node in report.nodes:
-            logger.debug(
-                "lowered %s (%s): %s", node.node, node.module or node.source, node.selected
-            )
+        trace_structured(
+            "artifact",
+            metadata_fn=lambda: {"name": "vllm_ir_lowering", "encoding": "json"},
+            payload_fn=lambda: json.dumps(report.to_dict()),
+            expect_trace_id=False,
+        )
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("lowered a graph:\n%s", CompileReport((report,), {}))
 
 
 def _kind(graph: fx.Graph) -> str:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the passes did to a graph, as values: decisions, clones, fusions. They print and pickle."""
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vllm_ir.explanation import Decision
+from vllm_ir.text_table import render
 
 
 @dataclass
@@ -48,10 +50,11 @@ class FusionReport:
 class GraphReport:
     """One graph: a forward or backward graph, or the body of a higher-order operator."""
 
-    kind: str  # "forward", "backward"
+    kind: str  # "forward", "backward", or "autograd": what autograd takes apart
     nodes: list[NodeReport] = field(default_factory=list)
     fusions: list[FusionReport] = field(default_factory=list)
     hoisted: int = 0
+    cached: bool = False  # the code came from a cache, the report from the file kept with it
 
     @property
     def selected_impls(self) -> dict[str, dict[str, str]]:
@@ -79,4 +82,79 @@ class GraphReport:
             for n in data["nodes"]
         ]
         fusions = [FusionReport(**f) for f in data["fusions"]]
-        return cls(data["kind"], nodes, fusions, data["hoisted"])
+        return cls(data["kind"], nodes, fusions, data["hoisted"], data["cached"])
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What was compiled, graph by graph; it prints as a table.
+
+    Attributes:
+        graphs: One for each graph of torch's, with a row for each op call.
+        refused: Donations that were not taken, with the reason, by node of Dynamo's graph.
+    """
+
+    graphs: tuple[GraphReport, ...]
+    refused: dict[str, str]
+
+    @property
+    def nodes(self) -> list[NodeReport]:
+        """All op calls."""
+        return [n for g in self.graphs for n in g.nodes]
+
+    @property
+    def selected_impls(self) -> dict[str, dict[str, str]]:
+        """Providers by op and node; nodes of later graphs that share a name are numbered."""
+        found: dict[str, dict[str, str]] = {}
+        for i, graph in enumerate(self.graphs):
+            for op, nodes in graph.selected_impls.items():
+                for node, provider in nodes.items():
+                    mine = found.setdefault(op, {})
+                    mine[node if node not in mine else f"{node}@{i}"] = provider
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists, ready for JSON."""
+        return {"graphs": [g.to_dict() for g in self.graphs], "refused": dict(self.refused)}
+
+    def __str__(self) -> str:
+        lines = [self._summary()]
+        for i, graph in enumerate(self.graphs):
+            lines += ["", *_graph_lines(i, graph)]
+        lines += [f"not donated: {node}: {reason}" for node, reason in self.refused.items()]
+        return "\n".join(lines)
+
+    def _summary(self) -> str:
+        ran = Counter(n.selected for n in self.nodes)
+        clones = [c for n in self.nodes for c in n.clones]
+        kept = sum(c.kept for c in clones)
+        providers = ", ".join(f"{name} {n}" for name, n in ran.most_common()) or "none"
+        return (
+            f"{len(self.graphs)} graphs, {len(self.nodes)} op calls: {providers}; "
+            f"clones: {len(clones) - kept} removed, {kept} kept"
+        )
+
+
+def _graph_lines(index: int, graph: GraphReport) -> list[str]:
+    head = f"graph {index} ({graph.kind})"
+    if graph.hoisted:
+        head += f", {graph.hoisted} readers moved in front"
+    if graph.cached:
+        head += ", code from a cache"
+    columns = ("node", "module", "op", "runs", "others", "clones")
+    table = [f"  {line}" for line in render(columns, [_row(n) for n in graph.nodes])]
+    notes = [f"  {n.node}: {note}" for n in graph.nodes for note in n.notes]
+    fusions = [
+        f"  {f.name} at {f.node}: {'' if f.matched else 'not fused: '}{f.reason}"
+        for f in graph.fusions
+    ]
+    return [head, *table, *notes, *fusions]
+
+
+def _row(node: NodeReport) -> tuple[str, ...]:
+    others = [f"{d.provider}: {d}" for d in node.decisions if d.status != "selected"]
+    clones = [f"{c.activation} {'kept' if c.kept else 'removed'} ({c.reason})" for c in node.clones]
+    module = node.module or "-"
+    if node.inside:
+        module += f" (in {node.inside})"
+    return node.node, module, node.op, node.selected, "; ".join(others), "; ".join(clones) or "-"

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,11 @@ class _Entry:
     path: str
     graphs: list[GraphReport] = field(default_factory=list)
 
+    def all_graphs(self) -> list[GraphReport]:
+        """What ran here, and what was kept of kinds that did not: their code came from a cache."""
+        ran = {g.kind for g in self.graphs}
+        return [g for g in _read(self.path) if g.kind not in ran] + self.graphs
+
 
 _entries: dict[str, _Entry] = {}
 _lock = threading.Lock()
@@ -32,6 +37,12 @@ def open_entry(key: str, path: str = "") -> None:
     """Begin to collect the reports of one compilation; `path`: the file to keep them in."""
     with _lock:
         _entries[key] = _Entry(path)
+
+
+def close_entry(key: str) -> None:
+    """Forget the reports of a compilation; the file stays."""
+    with _lock:
+        _entries.pop(key, None)
 
 
 def add(key: str, report: GraphReport, path: str = "") -> None:
@@ -52,11 +63,7 @@ def graphs(key: str) -> list[GraphReport]:
     """Return the reports of a compilation so far; of a cache hit, those that were kept."""
     with _lock:
         entry = _entries.get(key)
-        if entry is None:
-            return []
-        if not entry.graphs:
-            entry.graphs = _read(entry.path)
-        return list(entry.graphs)
+        return entry.all_graphs() if entry else []
 
 
 def side_file(name: str) -> str:
@@ -69,7 +76,7 @@ def side_file(name: str) -> str:
 def _write(entry: _Entry) -> None:
     if not entry.path:
         return
-    text = json.dumps([g.to_dict() for g in entry.graphs])
+    text = json.dumps([g.to_dict() for g in entry.all_graphs()])
     folder = Path(entry.path).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +92,7 @@ def _read(path: str) -> list[GraphReport]:
         return []
     try:
         data: list[dict[str, Any]] = json.loads(Path(path).read_text())
-        return [GraphReport.from_dict(d) for d in data]
+        return [replace(GraphReport.from_dict(d), cached=True) for d in data]
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.info("the kept compile report %s can't be read: %s", path, error)
         return []
