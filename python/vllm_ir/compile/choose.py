@@ -61,7 +61,7 @@ class Chooser:
                 implementation that calls itself.
         """
         values: tuple[Any, ...] = fake_values(node.args)
-        with _no_new_guards(values), fake_world(values):
+        with no_new_guards(values), fake_world(values):
             explanation = self._selection.select(op, values)
         impl = op.impls[explanation.selected]
         if impl in parents:
@@ -93,7 +93,7 @@ def node_report(node: fx.Node, explanation: Explanation) -> NodeReport:
 
 
 @contextlib.contextmanager
-def _no_new_guards(values: Any) -> Iterator[None]:
+def no_new_guards(values: Any) -> Iterator[None]:
     """Let a predicate that would specialise a symbolic size fail, and so reject."""
     mode = detect_fake_mode(values)
     env = getattr(mode, "shape_env", None)

@@ -59,7 +59,7 @@ def _movable_readers(
     chosen: set[fx.Node] = set()
     for reader in sorted(readers, key=classes.order.__getitem__):
         needed = _needed(reader, position, classes)
-        if all(_may_move(n) and n not in dependent for n in needed):
+        if all(may_move(n) and n not in dependent for n in needed):
             chosen |= needed
     return sorted(chosen, key=classes.order.__getitem__)
 
@@ -87,7 +87,8 @@ def _needed(reader: fx.Node, position: int, classes: AliasClasses) -> set[fx.Nod
     return found
 
 
-def _may_move(node: fx.Node) -> bool:
+def may_move(node: fx.Node) -> bool:
+    """Whether a node gives the same value elsewhere in a graph; of an op, say no."""
     if node.op != "call_function" or ir_call(node) is not None:
         return False
     if not isinstance(node.target, OpOverload):

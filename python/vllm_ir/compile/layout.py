@@ -46,20 +46,34 @@ def shown(t: Tensor) -> str:
     return f"{dtype_name(t.dtype)}{list(t.shape)} on {t.device}"
 
 
-def restride(graph: fx.Graph, before: fx.Node, new: fx.Node, want: Tensor) -> fx.Node:
-    """Return a node with the value of `new` and the strides of `want`."""
+def restride(
+    graph: fx.Graph, before: fx.Node, new: fx.Node, want: Tensor, like: fx.Node | None = None
+) -> fx.Node:
+    """Return a node with the value of `new` and the strides of `want`.
+
+    Args:
+        graph: Gets the node, in front of `before`.
+        before: Where to put it.
+        new: The value.
+        want: Has the strides.
+        like: What the node stands for, `before` by default.
+    """
     target = torch.ops.prims.inductor_force_stride_order.default
-    return _call(graph, before, target, (new, list(want.stride())))
+    return _call(graph, before, target, (new, list(want.stride())), like)
 
 
-def copy_of(graph: fx.Graph, before: fx.Node, new: fx.Node) -> fx.Node:
-    """Return a node with the value of `new` in memory of its own."""
-    return _call(graph, before, CLONE, (new,))
+def copy_of(
+    graph: fx.Graph, before: fx.Node, new: fx.Node, like: fx.Node | None = None
+) -> fx.Node:
+    """Return a node with the value of `new` in memory of its own; arguments as of `restride`."""
+    return _call(graph, before, CLONE, (new,), like)
 
 
-def _call(graph: fx.Graph, before: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
+def _call(
+    graph: fx.Graph, before: fx.Node, target: Any, args: tuple[Any, ...], like: fx.Node | None
+) -> fx.Node:
     with graph.inserting_before(before), fake_world([value_of(n) for n in nodes_in(args)]):
         made = graph.call_function(target, args)
         made.meta["val"] = target(*fx.map_arg(args, value_of))
-    copy_provenance(before, made)
+    copy_provenance(like or before, made)
     return made

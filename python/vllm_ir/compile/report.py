@@ -37,13 +37,26 @@ class NodeReport:
 
 @dataclass
 class FusionReport:
-    """One place that a fusion or transformation pass looked at."""
+    """One place that a fusion or transformation pass looked at.
+
+    `costs` has numbers to compare, "before" and "after" the change.
+    """
 
     name: str  # of the pass
-    node: str
+    node: str  # "" for the whole graph: nothing in it matched
     module: str
     matched: bool
     reason: str  # of a near-miss; for a match, what was made
+    costs: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        place = f" at {self.node}" if self.node else ""
+        verdict = "not fused: " if self.node and not self.matched else ""
+        numbers = [
+            f"{when}: " + ", ".join(f"{name} {n}" for name, n in of.items())
+            for when, of in self.costs.items()
+        ]
+        return "; ".join([f"{self.name}{place}: {verdict}{self.reason}", *numbers])
 
 
 @dataclass
@@ -144,10 +157,7 @@ def _graph_lines(index: int, graph: GraphReport) -> list[str]:
     columns = ("node", "module", "op", "runs", "others", "clones")
     table = [f"  {line}" for line in render(columns, [_row(n) for n in graph.nodes])]
     notes = [f"  {n.node}: {note}" for n in graph.nodes for note in n.notes]
-    fusions = [
-        f"  {f.name} at {f.node}: {'' if f.matched else 'not fused: '}{f.reason}"
-        for f in graph.fusions
-    ]
+    fusions = [f"  {f}" for f in graph.fusions]
     return [head, *table, *notes, *fusions]
 
 
