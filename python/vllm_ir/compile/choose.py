@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import fx
 from torch._guards import detect_fake_mode
+from torch.fx.experimental import symbolic_shapes
 
 from vllm_ir.compile.collect import is_donating
 from vllm_ir.compile.graph import ir_nodes, module_path, source_line
@@ -90,6 +91,12 @@ def node_report(node: fx.Node, explanation: Explanation) -> NodeReport:
         priority=list(explanation.priority),
         decisions=list(explanation.decisions),
     )
+
+
+def is_guard_error(error: Exception) -> bool:
+    """Whether torch has refused a shape guard."""
+    refused = getattr(symbolic_shapes, "_ShapeEnvGuardError", None)
+    return refused is not None and isinstance(error, refused)
 
 
 @contextlib.contextmanager

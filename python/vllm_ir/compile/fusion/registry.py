@@ -20,7 +20,7 @@ from vllm_ir.errors import (
     unknown_name,
 )
 from vllm_ir.facts import caller
-from vllm_ir.impl import add_source
+from vllm_ir.identity import known_identity
 
 Run = Callable[[Rewriter], None]
 F = TypeVar("F", bound=Run)
@@ -52,16 +52,11 @@ class FusionPass:
 
     def identity(self) -> str | None:
         """Return what identifies the pass for compile caches, None when it can't be known."""
-        parts = [self.name, self.text]
-        for fn in self.functions:
-            if not add_source(fn, parts):
-                return None
-        if self.identity_now is not None:
-            state = self.identity_now()
-            if state is None:
-                return None
-            parts.append(state)
-        return "\0".join(parts)
+        state = "" if self.identity_now is None else self.identity_now()
+        if state is None:
+            return None
+        found = known_identity(f"{WHERE}.{self.name}", self.text, state, *self.functions)
+        return None if found is None else f"{self.name} {found}"
 
 
 _passes: tuple[FusionPass, ...] = ()  # replaced as a whole: readers need no lock

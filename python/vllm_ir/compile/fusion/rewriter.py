@@ -148,9 +148,7 @@ class Rewriter:
         self, node: fx.Node, matched: bool, reason: str, costs: Mapping[str, Mapping[str, int]]
     ) -> None:
         numbers = {when: dict(of) for when, of in costs.items()}
-        row = FusionReport(
-            self.pass_name, node.name, module_path(node), matched, reason, numbers
-        )
+        row = FusionReport(self.pass_name, node.name, module_path(node), matched, reason, numbers)
         self.rows.append(row)
         logger.debug("%s at %s: %s", row.name, row.module or source_line(node), row.reason)
 
