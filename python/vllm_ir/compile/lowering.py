@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from vllm_ir.compile.choose import Choice, Chooser
+from vllm_ir.compile.choose import Choice, Chooser, is_guard_error
 from vllm_ir.compile.graph import (
     activation_args,
     copy_provenance,
@@ -59,14 +59,22 @@ class Lowered:
     replaced: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
 
-def lower(graph: fx.Graph, choices: list[Choice], chooser: Chooser) -> Lowered:
+def lower(
+    graph: fx.Graph, choices: list[Choice], chooser: Chooser, tracer: Tracer | None = None
+) -> Lowered:
     """Replace every op node by its implementation; nodes that an implementation calls too.
+
+    Args:
+        graph: Changed in place.
+        choices: For the graph's op nodes, in order.
+        chooser: Chooses for the ops that implementations call.
+        tracer: Says what becomes of torch's operators; None: what Inductor wants.
 
     Raises:
         IrTypeError: An implementation's result has another dtype or shape than the op's.
         IrRuntimeError: An implementation writes what it was not given to write, or calls itself.
     """
-    lowered, tracer = Lowered(), Tracer()
+    lowered, tracer = Lowered(), tracer or Tracer()
     for choice in choices:
         _lower_call(graph, choice, chooser, tracer, lowered)
     return lowered
@@ -119,6 +127,12 @@ def _trace_impl(
     try:
         return tracer.trace((impl.op.name, impl.provider), impl.impl_fn, args)
     except Exception as error:
+        if is_guard_error(error):
+            raise IrRuntimeError(
+                f"vllm_ir.{impl.op.name}.{impl.provider}: the implementation must not branch on a "
+                f"symbolic size in an exported program, got {error}. Make that size static, or put "
+                f"another provider first. Lowered for\n    {source_line(choice.node)}"
+            ) from error
         failed = impl_failed(impl.op.name, impl.provider, error)
         if failed is error:
             raise

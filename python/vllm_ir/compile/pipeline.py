@@ -25,6 +25,7 @@ from vllm_ir.compile.graph import ir_nodes
 from vllm_ir.compile.hoist import hoist_readers
 from vllm_ir.compile.lowering import lower
 from vllm_ir.compile.report import CompileReport, GraphReport
+from vllm_ir.compile.trace import Tracer
 from vllm_ir.compile.verify import verify
 from vllm_ir.log import logger
 from vllm_ir.selection import Selection
@@ -75,20 +76,9 @@ class PostGradPass(CustomGraphPass):
             IrTypeError: An implementation's result has another dtype or shape than the op's.
             IrRuntimeError: An implementation misbehaves, or an op was left over.
         """
-        report = GraphReport(_kind(graph))
-        collect(graph)
-        if not ir_nodes(graph):
-            return
-        chooser = Chooser(self.selection or Selection.in_force())
-        report.fusions = fusion.apply(graph, self.config)
-        choices = chooser.choose_all(graph)
-        writing = [(c.node, c.op) for c in choices if c.impl.inplace]
-        report.hoisted = hoist_readers(graph, writing)
-        lowered = lower(graph, choices, chooser)
-        remove_clones(graph, lowered)
-        verify(graph)
-        report.nodes = chooser.reports
-        self._keep(report)
+        report = run_passes(graph, self.config, self.selection or Selection.in_force())
+        if report is not None:
+            self._keep(report)
 
     def uuid(self) -> Any:
         """Return what identifies the result for Inductor's caches, None to bypass them."""
@@ -118,6 +108,39 @@ class PostGradPass(CustomGraphPass):
         )
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("lowered a graph:\n%s", CompileReport((report,), {}))
+
+
+def run_passes(
+    graph: fx.Graph, config: CompileConfig, selection: Selection, tracer: Tracer | None = None
+) -> GraphReport | None:
+    """Run every pass on a functional graph.
+
+    Args:
+        graph: Changed in place.
+        config: The choices.
+        selection: The priorities to lower by.
+        tracer: As for `lower`.
+
+    Returns:
+        What was done; None: the graph calls no op.
+
+    Raises:
+        IrTypeError, IrRuntimeError: As for `PostGradPass`.
+    """
+    report = GraphReport(_kind(graph))
+    collect(graph)
+    if not ir_nodes(graph):
+        return None
+    chooser = Chooser(selection)
+    report.fusions = fusion.apply(graph, config)
+    choices = chooser.choose_all(graph)
+    writing = [(c.node, c.op) for c in choices if c.impl.inplace]
+    report.hoisted = hoist_readers(graph, writing)
+    lowered = lower(graph, choices, chooser, tracer)
+    remove_clones(graph, lowered)
+    verify(graph)
+    report.nodes = chooser.reports
+    return report
 
 
 def _kind(graph: fx.Graph) -> str:

@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 
 from vllm_ir.compile.graph import value_of
 
+Decompositions = Mapping[Any, Callable[..., Any]]
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -21,9 +22,14 @@ class Tracer:
     """Traces functions on the fake values of graph nodes, once for equal arguments.
 
     A model calls an op with the same shapes in every layer; tracing costs milliseconds.
+
+    Args:
+        decompositions: What becomes of torch's operators; None: Inductor's own table. Without it
+            operators survive that Inductor has no code for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, decompositions: Decompositions | None = None) -> None:
+        self._decompositions = decompositions
         self._traced: dict[Any, fx.GraphModule] = {}
 
     def trace(self, key: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> fx.GraphModule:
@@ -40,8 +46,15 @@ class Tracer:
         nodes = nodes_in(args)
         full_key = (key, signature_of(args))
         if full_key not in self._traced:
-            self._traced[full_key] = _trace(fn, args, nodes)
+            self._traced[full_key] = _trace(fn, args, nodes, self._table())
         return self._traced[full_key]
+
+    def _table(self) -> Decompositions:
+        if self._decompositions is None:
+            from torch._inductor.decomposition import select_decomp_table
+
+            self._decompositions = cast(Decompositions, select_decomp_table())
+        return self._decompositions
 
 
 def nodes_in(args: tuple[Any, ...]) -> list[fx.Node]:
@@ -91,19 +104,18 @@ def fake_world(values: Any) -> Iterator[None]:
         yield
 
 
-def _trace(fn: Callable[..., Any], args: tuple[Any, ...], nodes: list[fx.Node]) -> fx.GraphModule:
-    # Inductor's own table: without it operators survive that Inductor has no code for.
-    from torch._inductor.decomposition import select_decomp_table
-
+def _trace(
+    fn: Callable[..., Any], args: tuple[Any, ...], nodes: list[fx.Node], table: Decompositions
+) -> fx.GraphModule:
     def on_values(*values: Any) -> Any:
         by_node = dict(zip(nodes, values, strict=True))
         return fn(*map_arg(args, by_node.__getitem__))
 
     fakes = [value_of(n) for n in nodes]
     with fake_world(fakes), torch.fx.traceback.preserve_node_meta(False):
-        traced: fx.GraphModule = make_fx(
-            on_values, tracing_mode="real", decomposition_table=select_decomp_table()
-        )(*fakes)
+        traced: fx.GraphModule = make_fx(on_values, tracing_mode="real", decomposition_table=table)(
+            *fakes
+        )
     return traced
 
 
@@ -165,7 +177,10 @@ def _copy_constant(graph: fx.Graph, node: fx.Node, traced: fx.GraphModule) -> fx
         if getattr(owner, name) is value:
             break
         name += "_"
-    setattr(owner, name, value)
+    if isinstance(value, Tensor):
+        owner.register_buffer(name, value, persistent=False)
+    else:
+        setattr(owner, name, value)
     new = graph.get_attr(name)
     new.meta["val"] = node.meta.get("val", value)
     return new
