@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`IrOpImpl`: one implementation of an op, and the checks that its registration makes."""
 
-import hashlib
 import inspect
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_ir import _C
 from vllm_ir.entries import entry_library
 from vllm_ir.errors import IrValueError
 from vllm_ir.facts import set_once
+from vllm_ir.identity import Identity, LibraryFile, UnknownIdentity, identify
 from vllm_ir.rules import Rule
 from vllm_ir.schema import OpSchema, schema_of
 
@@ -92,21 +91,25 @@ class IrOpImpl:
     def uuid(self) -> str | None:
         """Return an identity for compile caches, None when it can't be known.
 
-        It changes when anything changes that decides the result: the file of the function or of
-        its callable, the compiled module behind an entry, the rule, the flags.
+        It changes when anything changes that decides the result: the functions, all that their code
+        refers to, helpers in other files included, the libraries behind them, the rule, the flags.
+        What has a state, an object in a closure say, can't be known (`vllm_ir.identity`).
         """
-        parts = [
-            self.op.name,
-            self.provider,
-            repr((self.supported, self.inplace, self.batch_invariant, self.entry)),
-            str(self.rule),
-        ]
-        for fn in (self.impl_fn, self._callable):
-            if fn is not None and not add_source(fn, parts):
-                return None
-        if self.entry and not _add_file(entry_library(self.entry), parts):
+        try:
+            return self.identity().digest
+        except UnknownIdentity:
             return None
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def identity(self) -> Identity:
+        """Return what `uuid` tells, and the ops that the implementation calls.
+
+        Raises:
+            UnknownIdentity: It can't be known; the text says why.
+        """
+        flags = (self.supported, self.inplace, self.batch_invariant, self.entry)
+        library = LibraryFile(entry_library(self.entry)) if self.entry else None
+        named = (self.op.name, self.provider, flags, library)
+        return identify(*named, self.rule, self.impl_fn, self._callable)
 
     def __repr__(self) -> str:
         return f"IrOpImpl('{self.op.name}', '{self.provider}')"
@@ -153,29 +156,6 @@ class IrOpImpl:
 
 def _impl_of(op: "IrOp", provider: str) -> IrOpImpl:
     return op.impls[provider]
-
-
-def add_source(fn: Callable[..., Any], parts: list[str]) -> bool:
-    """Append what identifies a function for compile caches; False when that can't be known."""
-    # A closure, the instance of a bound method, the arguments of a partial, the state of a callable
-    # object: values that no file shows, and that may differ from run to run.
-    if not inspect.isfunction(fn) or fn.__closure__:
-        return False
-    try:
-        path = inspect.getsourcefile(fn)
-        parts.append(inspect.getsource(fn))
-    except OSError:
-        return False  # typed at a prompt
-    # The whole file: the function may call its neighbours.
-    return path is not None and _add_file(path, parts)
-
-
-def _add_file(path: str, parts: list[str]) -> bool:
-    try:
-        parts.append(hashlib.sha256(Path(path).read_bytes()).hexdigest())
-    except OSError:
-        return False  # gone since it was loaded, or not ours to read
-    return True
 
 
 def check_impl_schema(op_schema: OpSchema, fn: Callable[..., Any], where: str) -> None:

@@ -1,47 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
 """What identifies the result of the passes, for Inductor's caches.
 
-It covers everything that decides the result: the passes' own sources, the configuration, the
-fusions, and for each op its schema, the implementations in force in their order, what they are made
-of, and the switches. What can't be identified gives None: the caches are then bypassed, which is
-slow and safe.
+It covers everything that decides the result: torch, this package with its compiled part, the
+configuration, the fusions, the switches, and for each op that may occur its schema, its native
+function, and the implementations in force, in their order, with all that they are made of. Of a
+machine it covers what implementations may have asked for, and no path: a cache folder may be shared
+by machines and by checkouts.
+
+What can't be identified gives None: the caches are then bypassed, which is slow and safe.
 """
 
-import functools
 import hashlib
-from pathlib import Path
 
 import torch
+from torch import fx
+from torch._ops import OpOverload, OpOverloadPacket
 
-from vllm_ir import _C, _build_info
+from vllm_ir import _C
 from vllm_ir.compile import fusion
 from vllm_ir.compile.config import CompileConfig
+from vllm_ir.compile.graph import ir_call
+from vllm_ir.file_digests import library_digest
+from vllm_ir.identity import Identity, UnknownIdentity, identify, warn_unknown
 from vllm_ir.op import IrOp
+from vllm_ir.operators import is_of_torch
 from vllm_ir.selection import Selection
+from vllm_ir.versions import OWN_SOURCES
 
 
-def of(config: CompileConfig, selection: Selection) -> str | None:
-    """Return the identity of what the passes do under these choices, None when it isn't known."""
+def of(
+    config: CompileConfig, selection: Selection, ops: frozenset[str] | None = None
+) -> str | None:
+    """Return the identity of what the passes do under these choices, None when it isn't known.
+
+    Args:
+        config: The choices.
+        selection: The priorities.
+        ops: Names of the ops that the graph calls; None: any may occur. Those that
+            implementations, fusions and this package add to a graph count in any case.
+
+    Raises:
+        UnknownNameError: The selection or the configuration names what isn't registered here.
+    """
     fusions = fusion.fingerprint(config)
     if fusions is None:
         return None
-    parts = [_own_sources(), torch.__version__, _build_info.VERSION, repr(config), fusions]
+    parts = [torch.__version__, OWN_SOURCES, repr(config), fusions, _machine()]
     parts.append(repr((_C.is_strict(), _C.is_batch_invariant())))
-    for name in sorted(IrOp.registry):
-        op = IrOp.registry[name]
-        parts.append(f"{name}{op._schema.text}{op.activations}{op.allow_inplace}")
-        for provider in selection.providers(op):
-            impl = op.impls[provider].uuid()
-            if impl is None:
-                return None
-            parts.append(f"{provider}={impl}")
+    try:
+        parts.append(library_digest(_C.__file__))
+    except UnknownIdentity as error:
+        warn_unknown("vllm_ir", error)
+        return None
+    identities = _all_ops(selection, ops, config)
+    if identities is None:
+        return None
+    parts += identities
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-@functools.cache
-def _own_sources() -> str:
-    digest = hashlib.sha256()
-    folder = Path(__file__).parent
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+def ops_called(gm: fx.GraphModule) -> frozenset[str] | None:
+    """Return the ops that a Dynamo graph calls, None when others may come out of what it calls."""
+    found: set[str] = set()
+    for module in gm.modules():
+        if not isinstance(module, fx.GraphModule):
+            continue
+        for node in module.graph.nodes:
+            call = ir_call(node)
+            if call is not None:
+                found.add(call[0].name)
+            elif not _is_plain(node):
+                return None
+    return frozenset(found)
+
+
+def _is_plain(node: fx.Node) -> bool:
+    """Whether a node surely calls no op: it is torch's own or Python's."""
+    if node.op != "call_function":
+        return True
+    if isinstance(node.target, (OpOverload, OpOverloadPacket)):
+        return is_of_torch(node.target)
+    home = str(getattr(node.target, "__module__", None)).partition(".")[0]
+    return home in ("torch", "_operator", "builtins", "math", "None")
+
+
+def _all_ops(
+    selection: Selection, ops: frozenset[str] | None, config: CompileConfig
+) -> list[str] | None:
+    """Return what identifies the ops that may occur, in a fixed order."""
+    named = set(IrOp.registry) if ops is None else ops | fusion.ops_made(config) | _shipped()
+    waiting, parts = sorted(named & set(IrOp.registry)), {}
+    while waiting:
+        name = waiting.pop()
+        if name in parts:
+            continue
+        found = _one_op(IrOp.registry[name], selection)
+        if found is None:
+            return None
+        parts[name] = found.digest
+        waiting += sorted(found.ops & set(IrOp.registry))
+    return [f"{name}={parts[name]}" for name in sorted(parts)]
+
+
+def _one_op(op: IrOp, selection: Selection) -> Identity | None:
+    """Return the identity of all that may run for an op, and the ops that those call."""
+    providers = selection.providers(op)
+    impls = [op.impls[p] for p in providers]
+    where = f"vllm_ir.{op.name}"
+    try:
+        found = []
+        for impl in dict.fromkeys((*impls, op.impls["native"])):
+            where = f"vllm_ir.{op.name}.{impl.provider}"
+            found.append(impl.identity())
+        where = f"vllm_ir.{op.name}.register_fake"
+        fake = identify(op._fake)
+    except UnknownIdentity as error:
+        warn_unknown(where, error)
+        return None
+    texts = (op._schema.text, op.activations, op.allow_inplace, tuple(providers))
+    digests = tuple(i.digest for i in (*found, fake))
+    called = frozenset().union(*(i.ops for i in (*found, fake)))
+    return Identity(identify(texts, digests).digest, called)
+
+
+def _shipped() -> set[str]:
+    return {n for n, op in IrOp.registry.items() if op.__module__.startswith(f"{_PACKAGE}.")}
+
+
+def _machine() -> str:
+    """Return what decides on a CPU beside Inductor's own key, which names the GPU."""
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
+_PACKAGE = __name__.partition(".")[0]

@@ -36,7 +36,7 @@ from vllm_ir.compile.fusion.patterns import (
 )
 from vllm_ir.compile.fusion.registry import FusionPass, passes, register_pass, unregister
 from vllm_ir.compile.fusion.rewriter import Rewriter
-from vllm_ir.compile.fusion.run import apply, fingerprint
+from vllm_ir.compile.fusion.run import apply, fingerprint, ops_made
 
 from vllm_ir.compile.fusion import add_rms_norm, sequence_parallelism  # isort: skip  # noqa: F401
 
@@ -50,6 +50,7 @@ __all__ = [
     "apply",
     "call",
     "fingerprint",
+    "ops_made",
     "passes",
     "register_fusion",
     "register_pass",

@@ -16,6 +16,7 @@ from vllm_ir.compile.fusion.rewriter import Rewriter
 from vllm_ir.compile.graph import copy_provenance, ir_nodes, make_canonical, overload, value_of
 from vllm_ir.compile.report import FusionReport
 from vllm_ir.errors import IrRuntimeError
+from vllm_ir.identity import identify
 
 
 def apply(graph: fx.Graph, config: CompileConfig) -> list[FusionReport]:
@@ -58,6 +59,18 @@ def fingerprint(config: CompileConfig) -> str | None:
     identities = [p.identity() for p in registry.chosen(config.fusions)]
     known = [i for i in identities if i is not None]
     return "\0".join(known) if len(known) == len(identities) else None
+
+
+def ops_made(config: CompileConfig) -> set[str]:
+    """Return the names of the ops that the passes of a configuration may put into a graph.
+
+    Those that passes of this package make aren't among them.
+
+    Raises:
+        UnknownIdentity: `fingerprint` doesn't know either.
+    """
+    chosen = registry.chosen(config.fusions)
+    return set().union(*(identify(*p.functions).ops for p in chosen))
 
 
 def _run(fusion: registry.FusionPass, rewriter: Rewriter) -> None:
