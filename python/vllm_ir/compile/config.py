@@ -22,6 +22,10 @@ class CompileConfig:
             call does. False copies them; CUDA graphs want that.
         fusions: Names of the fusion and transformation passes to run; they run in the registry's
             order. None: those that are on by default.
+
+    Raises:
+        IrTypeError: A choice of the wrong type.
+        UnknownNameError: A fusion pass that isn't registered; its module must be imported before.
     """
 
     strict_numerics: bool = False
@@ -40,6 +44,9 @@ class CompileConfig:
             raise IrTypeError("vllm_ir.compile: fusions must be a list of names, got str.")
         if fusions is not None:
             object.__setattr__(self, "fusions", tuple(fusions))
+            from vllm_ir.compile.fusion import registry  # which reads configurations
+
+            registry.chosen(self.fusions)
 
     def inductor_options(self) -> dict[str, Any]:
         """Return the Inductor options that these choices need."""

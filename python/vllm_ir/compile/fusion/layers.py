@@ -39,7 +39,8 @@ class Layer:
         wait: Its result.
         guarded: A guard says that the rows can be divided.
         norms: The norms that read the rows of one rank, by the name of the node they replace.
-        gathers: The values that are gathered for whatever else reads them.
+        gathers: The gathered values, for whatever else reads them, by the name of the value they
+            replace.
         cuts: Values that each rank has whole, and takes its rows from.
     """
 
@@ -48,7 +49,7 @@ class Layer:
     group: Group
     guarded: bool
     norms: list[str]
-    gathers: list[fx.Node]
+    gathers: dict[str, fx.Node]
     cuts: list[str]
 
 
@@ -118,7 +119,7 @@ def _layer(reduce: fx.Node, wait: fx.Node, useful: set[fx.Node]) -> Layer | str:
     divisible = _divide(value, group.size)
     if isinstance(divisible, str):
         return divisible
-    return Layer(reduce, wait, group, divisible, [], [], [])
+    return Layer(reduce, wait, group, divisible, [], {}, [])
 
 
 def _only_as_rows(value: fx.Node, user: fx.Node) -> bool:

@@ -22,7 +22,7 @@ from torch._inductor import pattern_matcher as torch_patterns
 from torch._inductor.pattern_matcher import CallFunction, PatternExpr
 from torch._ops import OpOverload
 
-from vllm_ir.compile.choose import no_new_guards
+from vllm_ir.compile.choose import is_guard_error, no_new_guards
 from vllm_ir.compile.collect import is_donating, mark_donating
 from vllm_ir.compile.config import CompileConfig
 from vllm_ir.compile.fusion.place import find_place
@@ -99,8 +99,13 @@ class PatternFusion:
             return ""
         values = fake_values(found.kwargs)
         match = Match(values, tuple(sorted(set(found.nodes))), config)
-        with no_new_guards(list(values.values())), fake_world(list(values.values())):
-            verdict = self._check(match)
+        try:
+            with no_new_guards(values), fake_world(values):
+                verdict = self._check(match)
+        except Exception as error:
+            if is_guard_error(error):
+                return "its check branches on a symbolic size"
+            raise
         if not isinstance(verdict, str):
             raise IrTypeError(
                 "the check must return a str, '' to go on or else the reason, "

@@ -128,7 +128,7 @@ class _Division:
             # n * (rows / n): equal to the number of rows, which the symbols don't say.
             gathered.meta["val"] = _contiguous_like(value_of(whole))
             self._rewriter.replace(whole, gathered, what="the gathered value")
-            layer.gathers.append(gathered)
+            layer.gathers[whole.name] = gathered
 
     def report(self) -> None:
         """Add a row for each layer."""
@@ -187,7 +187,7 @@ def _account(layer: Layer) -> str:
     names = {
         "rows of each rank": layer.norms,
         "cut": layer.cuts,
-        "gathered": [n.name for n in layer.gathers],
+        "gathered": layer.gathers,
     }
     parts = [f"{what}: {', '.join(of)}" for what, of in names.items() if of]
     if layer.guarded:
@@ -197,7 +197,7 @@ def _account(layer: Layer) -> str:
 
 def _costs(layer: Layer) -> dict[str, dict[str, int]]:
     reduced = _sent(value_of(layer.wait), layer.group)
-    gathered = [_sent(value_of(n), layer.group) for n in layer.gathers]
+    gathered = [_sent(value_of(n), layer.group) for n in layer.gathers.values()]
     before = {"all_reduce": 1}
     after = {"reduce_scatter": 1, "all_gather": len(gathered)}
     return {
