@@ -132,20 +132,24 @@ std::vector<std::string> Op::providers() const {
   return names;
 }
 
-void Op::check_names(const std::vector<std::string>& names) const {
-  const bool strict = Switches::has(g_switches.load(), Switch::kStrict);
+void Op::check_known(const std::vector<std::string>& names) const {
   for (const std::string& name : names) {
-    const Impl* impl = find_locked(name);
-    if (!impl) {
-      std::vector<std::string> known;
-      for (const auto& i : impls_) known.push_back(i->provider);
-      throw UnknownName(qualified_name(), "provider", name, std::move(known));
-    }
-    if (strict && !impl->supported) {
-      throw Error(ErrorKind::kRuntime,
-                  qualified_name() + "." + name + ": strict mode: unsupported here (" +
-                      impl->unsupported_reason + "). Remove it from the priority list.");
-    }
+    if (find_locked(name)) continue;
+    std::vector<std::string> known;
+    for (const auto& i : impls_) known.push_back(i->provider);
+    throw UnknownName(qualified_name(), "provider", name, std::move(known));
+  }
+}
+
+void Op::check_names(const std::vector<std::string>& names) const {
+  check_known(names);
+  if (!Switches::has(g_switches.load(), Switch::kStrict)) return;
+  for (const std::string& name : names) {
+    const Impl* const impl = find_locked(name);
+    if (impl->supported) continue;
+    throw Error(ErrorKind::kRuntime,
+                qualified_name() + "." + name + ": strict mode: unsupported here (" +
+                    impl->unsupported_reason + "). Remove it from the priority list.");
   }
 }
 
@@ -215,7 +219,7 @@ PriorityRequest Op::request(Mode mode) const {
 
 const Table* Op::table_for(const PriorityRequest& request) {
   const std::lock_guard lock(mutex_);
-  check_names(request.user);
+  check_known(request.user);
   return intern_table(request);
 }
 

@@ -71,8 +71,8 @@ class Op {
 
   // What is asked for where no scope is open.
   PriorityRequest request(Mode mode) const;
-  // The table of a request that was taken down earlier. Throws as set_default does for the user's
-  // names; defaults that no impl has are skipped.
+  // The table of a request that was taken down earlier. Throws UnknownName for the user's names;
+  // defaults that no impl has are skipped.
   const Table* table_for(const PriorityRequest& request);
 
   // Rebuild every table: a switch changed that tables depend on.
@@ -91,7 +91,8 @@ class Op {
 
  private:
   // Each needs the lock.
-  void check_names(const std::vector<std::string>& names) const;
+  void check_known(const std::vector<std::string>& names) const;
+  void check_names(const std::vector<std::string>& names) const;  // and supported, in strict mode
   const Table* intern_table(const PriorityRequest& request);
   void publish();
   const Impl* find_locked(const std::string& provider) const;

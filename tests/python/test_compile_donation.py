@@ -197,7 +197,7 @@ def test_donating_inside_a_conditional_keeps_its_inputs():
 
 def test_d16_direct_reuse_names_everything():
     def f(x, r):
-        y, total = FUSED.maybe_inplace(x, r, W, 1e-6)
+        y, _total = FUSED.maybe_inplace(x, r, W, 1e-6)
         return y + x
 
     text = error_of(f, *inputs())
@@ -215,7 +215,7 @@ def test_d16_direct_reuse_names_everything():
 
 def test_d16_the_default_overload_works():
     def f(x, r):
-        y, total = FUSED(x, r, W, 1e-6)
+        y, _total = FUSED(x, r, W, 1e-6)
         return y + x
 
     compiled_result(f, *inputs())
@@ -223,7 +223,7 @@ def test_d16_the_default_overload_works():
 
 def test_reuse_by_keyword():
     def f(x, r):
-        y, total = FUSED.maybe_inplace(x_residual=r, x=x, epsilon=1e-6, weight=W)
+        y, _total = FUSED.maybe_inplace(x_residual=r, x=x, epsilon=1e-6, weight=W)
         return y + r
 
     assert "got 'x_residual' ('l_r_') donated at" in error_of(f, *inputs())
@@ -233,7 +233,7 @@ def test_reuse_through_a_view_that_was_there_before():
     def f(x, r):
         h = x + 1
         flat = h.view(-1)
-        y, total = FUSED.maybe_inplace(h, r, W, 1e-6)
+        y, _total = FUSED.maybe_inplace(h, r, W, 1e-6)
         return y, flat * 2
 
     assert "got 'x' ('h', seen through 'flat') donated at" in error_of(f, *inputs())
@@ -242,7 +242,7 @@ def test_reuse_through_a_view_that_was_there_before():
 def test_reuse_through_a_view_that_is_made_later():
     def f(x, r):
         h = x + 1
-        y, total = FUSED.maybe_inplace(h, r, W, 1e-6)
+        y, _total = FUSED.maybe_inplace(h, r, W, 1e-6)
         return y, h.view(-1) * 2
 
     assert "used again" in error_of(f, *inputs())
@@ -252,7 +252,7 @@ def test_reuse_of_an_overlapping_sibling():
     def f(x, r):
         h = torch.cat([x, x + 1])
         a, b = h[:4], h[2:6]
-        y, total = FUSED.maybe_inplace(a, r, W, 1e-6)
+        y, _total = FUSED.maybe_inplace(a, r, W, 1e-6)
         return y, b * 2
 
     assert "seen through" in error_of(f, *inputs())
@@ -289,7 +289,7 @@ def test_columns_of_one_matrix_may_be_used():
 def test_returning_a_donated_value():
     def f(x, r):
         h = x + 1
-        y, total = FUSED.maybe_inplace(h, r, W, 1e-6)
+        y, _total = FUSED.maybe_inplace(h, r, W, 1e-6)
         return y, h
 
     assert "and it is returned from the compiled region\n" in error_of(f, *inputs())
@@ -308,7 +308,7 @@ def test_donating_twice():
 def test_writing_a_donated_value():
     def f(x, r):
         h = x + 1
-        y, total = FUSED.maybe_inplace(h, r, W, 1e-6)
+        y, _total = FUSED.maybe_inplace(h, r, W, 1e-6)
         h.add_(1)
         return y
 
@@ -335,7 +335,7 @@ def test_reuse_inside_the_body_of_a_conditional():
     def f(x, r):
         def yes(a, b):
             h = a + 1
-            y, total = FUSED.maybe_inplace(h, b + 1, W, 1e-6)
+            y, _total = FUSED.maybe_inplace(h, b + 1, W, 1e-6)
             return y + h
 
         def no(a, b):
@@ -349,7 +349,7 @@ def test_reuse_inside_the_body_of_a_conditional():
 def test_a_value_that_lives_across_a_graph_break_is_returned():
     def f(x, r):
         h = x + 1
-        y, total = FUSED.maybe_inplace(h, r, W, 1e-6)
+        y, _total = FUSED.maybe_inplace(h, r, W, 1e-6)
         torch._dynamo.graph_break()
         return y + h
 
