@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from vllm_ir import _C
 from vllm_ir.compile.choose import Choice, Chooser, is_guard_error
 from vllm_ir.compile.graph import (
     activation_args,
@@ -29,6 +30,7 @@ from vllm_ir.compile.graph import (
     written_args,
 )
 from vllm_ir.compile.layout import CLONE, copy_of, restride, same_kind, same_strides, shown
+from vllm_ir.compile.opaque import eager_operator, is_generated
 from vllm_ir.compile.report import NodeReport
 from vllm_ir.compile.trace import Tracer, fake_world, nodes_in, splice
 from vllm_ir.errors import IrRuntimeError, IrTypeError
@@ -84,11 +86,12 @@ def _lower_call(
     graph: fx.Graph, choice: Choice, chooser: Chooser, tracer: Tracer, lowered: Lowered
 ) -> None:
     node, impl = choice.node, choice.impl
+    opaque = _must_be_opaque(tracer, choice)
     first_clone = len(lowered.clones)
-    args = _protect(graph, choice, lowered) if impl.inplace else node.args
+    args = _protect(graph, choice, lowered) if impl.inplace and not opaque else node.args
     inputs = nodes_in(args)
     before = _count_guards(inputs)
-    traced = _trace_impl(tracer, impl, args, choice)
+    traced = _trace_impl(tracer, impl, args, choice, opaque)
     if _count_guards(inputs) > before:
         choice.report.notes.append("the implementation branches on a symbolic size: a guard")
     clones = [c.node for c in lowered.clones[first_clone:]]
@@ -121,11 +124,23 @@ def _protect(graph: fx.Graph, choice: Choice, lowered: Lowered) -> tuple[Any, ..
     return tuple(args)
 
 
+def _must_be_opaque(tracer: Tracer, choice: Choice) -> bool:
+    """Whether the implementation would become generated code, and batch invariance is asked for."""
+    if not _C.is_batch_invariant():
+        return False
+    traced = _trace_impl(tracer, choice.impl, choice.node.args, choice, opaque=False)
+    if not is_generated(traced):
+        return False
+    choice.report.notes.append("runs as eager operators: generated code isn't batch-invariant")
+    return True
+
+
 def _trace_impl(
-    tracer: Tracer, impl: IrOpImpl, args: tuple[Any, ...], choice: Choice
+    tracer: Tracer, impl: IrOpImpl, args: tuple[Any, ...], choice: Choice, opaque: bool
 ) -> fx.GraphModule:
+    body = eager_operator(impl) if opaque else impl.impl_fn
     try:
-        return tracer.trace((impl.op.name, impl.provider), impl.impl_fn, args)
+        return tracer.trace((impl.op.name, impl.provider, opaque), body, args)
     except Exception as error:
         if is_guard_error(error):
             raise IrRuntimeError(
