@@ -20,8 +20,9 @@ def guard_selection(compiling: bool = True) -> None:
     Args:
         compiling: By the lists for generated code; False: by those for eager calls.
     """
-    mode = "compiling" if compiling else "eager"
-    guard_text("priorities", "selection", "tokens", f"{mode}_{len(registry)}")
+    from vllm_ir.selection import token_name  # which knows ops, and those know guards
+
+    guard_text("priorities", "selection", "tokens", token_name(len(registry), compiling))
 
 
 def guard_text(what: str, *path: str) -> None:

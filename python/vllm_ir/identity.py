@@ -13,6 +13,7 @@ function imports when it runs are imported by asking.
 """
 
 import builtins
+import collections
 import hashlib
 import importlib
 import os
@@ -108,8 +109,16 @@ _COMPILED = (
     *(types.MethodWrapperType, types.ClassMethodDescriptorType),
 )
 # They run or find what no reference shows.
-_DYNAMIC: tuple[Any, ...] = (eval, exec, open, globals, __import__, importlib.import_module)
-_ENVIRONMENT = ("environ", "getenv", "environb", "getenvb")
+_DYNAMIC: tuple[Any, ...] = (
+    *(eval, exec, open, globals, __import__, importlib.import_module, os.getenvb),
+)
+# What counts by itself, though its module counts by a version.
+_LOOKED_INTO = {
+    torch: ("ops",),
+    os: ("environ", "environb", "getenv", "getenvb"),
+    importlib: ("import_module",),
+    builtins: ("eval", "exec", "open", "globals", "__import__"),
+}
 _MISSING = object()
 
 
@@ -185,7 +194,7 @@ class _Walk:
         elif module is not None and getattr(module, "__file__", None):
             self._say(file_digest(str(module.__file__)))
         elif not self._in_class:  # else it was made for the class, whose file counts
-            raise self._unknown("", f"the function {fn.__qualname__} without a source file")
+            raise UnknownIdentity(f"the function {fn.__qualname__} without a source file")
 
     def _class(self, cls: type, name: str) -> None:
         module = sys.modules.get(cls.__module__)
@@ -339,12 +348,8 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _leads_on(module: types.ModuleType, name: str) -> bool:
-    """Whether an attribute of a versioned module leads to what counts by itself."""
-    if module is torch:
-        return name == "ops"
-    if module is os:
-        return name in _ENVIRONMENT
-    return is_ours(module)
+    """Whether an attribute of a versioned module is to be looked at, not only its version."""
+    return is_ours(module) or name in _LOOKED_INTO.get(module, ())
 
 
 def _home_of(value: Any) -> types.ModuleType | None:
@@ -361,7 +366,10 @@ _MACHINERY = {
     *("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__firstlineno__"),
     *("__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
 }
-_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_SLOTS = (
+    *(types.MemberDescriptorType, types.GetSetDescriptorType),
+    type(vars(collections.namedtuple("_", "field"))["field"]),
+)
 
 
 def _members(cls: type) -> Mapping[str, Any]:

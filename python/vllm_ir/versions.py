@@ -18,8 +18,13 @@ def is_versioned(module: ModuleType) -> bool:
 
     By where its file lies, not by its name.
     """
+    if is_ours(module) and is_extension(module):
+        return False  # its content counts
     path = getattr(module, "__file__", None)
-    return not is_extension_of_ours(module) and _is_versioned(module.__name__, path, _roots())
+    if path is None and not hasattr(module, "__path__"):  # inside a shared library, or built in
+        package = sys.modules.get(module.__name__.partition(".")[0])
+        path = getattr(package, "__file__", None)
+    return _is_versioned(module.__name__, path, _roots())
 
 
 def version_of(module: ModuleType) -> str:
@@ -47,11 +52,6 @@ def module_of_globals(namespace: Mapping[str, Any]) -> ModuleType | None:
     return module if module is not None and vars(module) is namespace else None
 
 
-def is_extension_of_ours(module: ModuleType) -> bool:
-    """Return whether a module is a compiled one of this package: its content counts."""
-    return is_ours(module) and is_extension(module)
-
-
 def _roots() -> tuple[str, ...]:
     paths = [getattr(sys.modules.get(name), "__file__", None) for name in _PACKAGES]
     return (_OWN_FOLDER, *(os.path.dirname(path) + os.sep for path in paths if path))
@@ -60,7 +60,7 @@ def _roots() -> tuple[str, ...]:
 @functools.cache
 def _is_versioned(name: str, path: str | None, packages: tuple[str, ...]) -> bool:
     if path is None:
-        return name in sys.builtin_module_names or name in sys.stdlib_module_names
+        return name in sys.builtin_module_names
     if path.startswith(packages):
         return True
     own = tuple(sysconfig.get_path(which) + os.sep for which in ("stdlib", "platstdlib"))

@@ -19,9 +19,11 @@ from vllm_ir.compile.graph import ir_nodes, tensors_of
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import GraphReport
 from vllm_ir.compile.trace import fake_values
+from vllm_ir.errors import IrRuntimeError
 from vllm_ir.guards import guard_selection
 from vllm_ir.log import logger
-from vllm_ir.selection import Selection
+from vllm_ir.op import IrOp
+from vllm_ir.selection import Selection, token_now
 
 POST_PASS = "post_grad_custom_post_pass"
 
@@ -58,7 +60,8 @@ class Backend:
 
         Raises:
             DonationError: A donated value is used again.
-            IrTypeError, IrRuntimeError: As for `PostGradPass`.
+            IrTypeError, IrRuntimeError: As for `PostGradPass`; or another thread changed a
+                priority meanwhile.
         """
         from torch._inductor.compile_fx import compile_fx
 
@@ -67,10 +70,17 @@ class Backend:
         autograd = _what_autograd_takes(gm)
         found = functionalize(gm, config.donate_graph_inputs)
         guard_selection()
+        count = len(IrOp.registry)
+        token = token_now(count)
         post_grad = _begin(gm, config, found.refused, autograd)
         patches = {**config.inductor_options(), **theirs}
-        patches[POST_PASS] = [*_users_passes(patches), post_grad]
+        patches[POST_PASS] = [*users_passes(patches), post_grad]
         compiled = compile_fx(gm, example_inputs, config_patches=patches)
+        if token_now(count) != token:  # what the guard will be compared with
+            raise IrRuntimeError(
+                "vllm_ir.compile: priorities must stay as they are while code is compiled, got a "
+                "change by another thread. Call the function again."
+            )
         return _with_inputs_apart(cast(Callable[..., Any], compiled), gm, found.donated_inputs)
 
 
@@ -82,11 +92,12 @@ def _begin(
 ) -> PostGradPass:
     selection = Selection.in_force()
     key = uuid.uuid4().hex
-    identity = fingerprint.of(config, selection)
+    ops = fingerprint.ops_called(gm)
+    identity = fingerprint.of(config, selection, ops)
     file = "" if identity is None else sink.side_file(_graph_digest(gm, identity))
     code, owner = caller_of_backend()
     enter(Compilation(key, code, owner, refused, autograd))
-    return PostGradPass(config, selection, key, file)
+    return PostGradPass(config, selection, key, file, ops)
 
 
 def _what_autograd_takes(gm: fx.GraphModule) -> GraphReport | None:
@@ -136,7 +147,7 @@ def _mode_options(mode: str | None) -> dict[str, Any]:
     return options
 
 
-def _users_passes(patches: dict[str, Any]) -> list[Any]:
+def users_passes(patches: dict[str, Any]) -> list[Any]:
     """Return the user's own passes, from the options or from Inductor's configuration."""
     import torch._inductor.config as inductor
 

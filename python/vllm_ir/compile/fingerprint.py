@@ -46,7 +46,7 @@ def of(
     if fusions is None:
         return None
     parts = [torch.__version__, OWN_SOURCES, repr(config), fusions, _machine()]
-    parts.append(repr((_C.is_strict(), _C.is_batch_invariant())))
+    parts.append(repr((selection.strict, selection.batch_invariant)))
     try:
         parts.append(library_digest(_C.__file__))
     except UnknownIdentity as error:

@@ -10,6 +10,7 @@ still delete clones that it takes for no-ops, among them those that protect a ca
 
 import json
 import logging
+import uuid
 from typing import Any
 
 from torch import fx
@@ -17,6 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._logging._internal import trace_structured
 
 from vllm_ir.compile import fingerprint, fusion, sink
+from vllm_ir.compile.bodies import mend_bodies, note_results
 from vllm_ir.compile.choose import Chooser
 from vllm_ir.compile.clone_cleanup import remove_clones
 from vllm_ir.compile.collect import collect
@@ -42,6 +44,8 @@ class PostGradPass(CustomGraphPass):
         selection: The priorities to lower by. None: those in force when Inductor asks.
         key: Where reports go; equal for copies of one pass.
         side_file: The file that keeps the reports for cache hits, "" for none.
+        ops: Names of the ops that graphs may call, as `fingerprint.ops_called` finds them; None:
+            any. An op that isn't among them doesn't count for Inductor's caches.
 
     Example:
         >>> import torch, vllm_ir as ir
@@ -62,11 +66,13 @@ class PostGradPass(CustomGraphPass):
         selection: Selection | None = None,
         key: str = "",
         side_file: str = "",
+        ops: frozenset[str] | None = None,
     ) -> None:
         self.config = config or CompileConfig()
         self.selection = selection
-        self.key = key or f"pass-{id(self)}"
+        self.key = key or uuid.uuid4().hex
         self.side_file = side_file
+        self.ops = ops
         sink.open_entry(self.key, side_file)
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -82,7 +88,7 @@ class PostGradPass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Return what identifies the result for Inductor's caches, None to bypass them."""
-        return fingerprint.of(self.config, self.selection or Selection.in_force())
+        return fingerprint.of(self.config, self.selection or Selection.in_force(), self.ops)
 
     @property
     def reports(self) -> list[GraphReport]:
@@ -128,9 +134,11 @@ def run_passes(
         IrTypeError, IrRuntimeError: As for `PostGradPass`.
     """
     report = GraphReport(_kind(graph))
+    mend_bodies(graph)
     collect(graph)
     if not ir_nodes(graph):
         return None
+    note_results(graph)
     chooser = Chooser(selection)
     report.fusions = fusion.apply(graph, config)
     choices = chooser.choose_all(graph)
