@@ -22,7 +22,7 @@ from torch._inductor import pattern_matcher as torch_patterns
 from torch._inductor.pattern_matcher import CallFunction, PatternExpr
 from torch._ops import OpOverload
 
-from vllm_ir.compile.choose import is_guard_error, no_new_guards
+from vllm_ir.compile.choose import no_new_guards, refused_guard
 from vllm_ir.compile.collect import is_donating, mark_donating
 from vllm_ir.compile.config import CompileConfig
 from vllm_ir.compile.fusion.place import find_place
@@ -103,9 +103,10 @@ class PatternFusion:
             with no_new_guards(values), fake_world(values):
                 verdict = self._check(match)
         except Exception as error:
-            if is_guard_error(error):
-                return "its check branches on a symbolic size"
-            raise
+            guard = refused_guard(error)
+            if not guard:
+                raise
+            return f"its check branches on a symbolic size: {guard}"
         if not isinstance(verdict, str):
             raise IrTypeError(
                 "the check must return a str, '' to go on or else the reason, "

@@ -123,9 +123,7 @@ def register_fusion(
 
 def _check_patterns(where: str, patterns: tuple[PatternExpr, ...]) -> None:
     if not patterns:
-        raise IrTypeError(
-            f"{where}: a pattern is needed. Write one with vllm_ir.compile.fusion.call."
-        )
+        raise IrTypeError(f"{where}: a pattern is needed, got none. Write one with call(op, ...).")
     for pattern in patterns:
         if not isinstance(pattern, (CallFunction, MultiOutputPattern)):
             raise IrTypeError(

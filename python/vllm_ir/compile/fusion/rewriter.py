@@ -136,7 +136,7 @@ class Rewriter:
     def erase(self, nodes: Sequence[fx.Node]) -> None:
         """Take out those of the nodes that nothing uses, last ones first."""
         for node in sorted(set(nodes), reverse=True):
-            if not node.users:
+            if not node._erased and not node.users:
                 self.graph.erase_node(node)
 
     @property
