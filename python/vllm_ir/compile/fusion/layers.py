@@ -89,7 +89,7 @@ def find_layers(rewriter: Rewriter, useful: set[fx.Node]) -> dict[fx.Node, Layer
         op="call_function", target=functional.all_reduce.default
     ):
         waits = [u for u in reduce.users if u.target is functional.wait_tensor.default]
-        if not any(user in useful for wait in waits for user in wait.users):
+        if not any(u in useful and _reads_rows(wait, u) for wait in waits for u in wait.users):
             continue  # no norm in sight
         found = _layer(reduce, waits[0], useful)
         if isinstance(found, Layer):
@@ -103,11 +103,11 @@ def _layer(reduce: fx.Node, wait: fx.Node, useful: set[fx.Node]) -> Layer | str:
     _, kind, name = reduce.args
     if kind != "sum":
         return f"it reduces by '{kind}', and only a sum is taken apart"
-    for value, readers in ((reduce, [wait]), (wait, useful)):
-        for user in value.users:
-            if user not in readers or not _only_as_rows(value, user):
-                who = "the caller" if user.op == "output" else f"'{user.name}'"
-                return f"{who} reads all rows of '{value.name}'"
+    strangers = [(reduce, u) for u in reduce.users if u is not wait]
+    strangers += [(wait, u) for u in wait.users if u not in useful or not _only_as_rows(wait, u)]
+    for value, user in strangers:
+        who = "the caller" if user.op == "output" else f"'{user.name}'"
+        return f"{who} reads all rows of '{value.name}'"
     group = _resolve(name)
     if isinstance(group, str):
         return group
@@ -122,9 +122,13 @@ def _layer(reduce: fx.Node, wait: fx.Node, useful: set[fx.Node]) -> Layer | str:
     return Layer(reduce, wait, group, divisible, [], {}, [])
 
 
+def _reads_rows(value: fx.Node, user: fx.Node) -> bool:
+    return any(user.args[i] is value for i in rows_of(user))
+
+
 def _only_as_rows(value: fx.Node, user: fx.Node) -> bool:
     positions = rows_of(user)
-    return not positions or all(i in positions for i, arg in enumerate(user.args) if arg is value)
+    return all(i in positions for i, arg in enumerate(user.args) if arg is value)
 
 
 def _resolve(name: object) -> Group | str:

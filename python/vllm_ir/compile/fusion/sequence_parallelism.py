@@ -210,5 +210,5 @@ def _sent(t: Tensor, group: Group) -> int:
     """Return the bytes of one row that a rank sends in a reduce_scatter or an all_gather."""
     row = t.element_size()
     for size in t.shape[1:]:
-        row *= size.node.hint if isinstance(size, torch.SymInt) else size
+        row *= size.node.hint or 1 if isinstance(size, torch.SymInt) else size
     return row * (group.size - 1) // group.size
