@@ -22,7 +22,10 @@ A pattern of one's own: what stands in the graph, what takes its place, and a na
     def fused(x, weight, epsilon, factor):
         return rms_norm_scale(x, weight, epsilon, factor)  # an op of one's own
 
-`examples/custom_fusion.py` runs it. What a pattern can't say is a function of a `Rewriter`
+`examples/custom_fusion.py` is a complete one. Scalars are captured like tensors, so one pattern has
+every epsilon; a product may have its factor on either side, so give both patterns. A value in the
+middle that something else reads is left alone, unless the pattern lists it as an output. A `check`
+refuses a match with a reason. What a pattern can't say is a function of a `Rewriter`
 (`register_pass`). Every place that a pass rewrote or nearly did is a row of the compile report.
 """
 

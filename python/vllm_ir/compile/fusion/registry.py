@@ -104,8 +104,8 @@ def register_pass(
         ...     for node in rewriter.graph.nodes:
         ...         if "rms_norm" in str(node.target):
         ...             rewriter.matched(node, "counted")
-        >>> [p.name for p in fusion.passes()]
-        ['count_norms', 'add_rms_norm', 'sequence_parallelism']
+        >>> fusion.passes()[0].name
+        'count_norms'
     """
     source = caller()
 
