@@ -35,11 +35,6 @@ struct Outputs {
   T* residual;
 };
 
-template <bool kStream, typename T>
-inline void store_chunk(T* to, const Chunk& c) {
-  for (int q = 0; q < kPairs; ++q) store_pair<kStream>(to + q * kPairSize, c.pair[q]);
-}
-
 // `next` is the row that comes after this one. Its memory is fetched meanwhile: with large matrices
 // that saves a fifth here, and costs as much in rms_norm (one core of a Zen 4).
 template <bool kStream, typename T, typename W>

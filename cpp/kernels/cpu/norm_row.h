@@ -1,43 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the norms share: a row in chunks of 64 elements, the sum of its squares, and the scaled and
-// weighted chunk. Included only by *_level.cpp files (see vector.h).
+// What the norms share: the sum of a row's squares, and the scaled and weighted chunk. Included
+// only by *_level.cpp files (see vector.h).
 //
 // The order of the sum is part of the source, so that every level gives the same bits: element i
 // goes to partial sum i % 64, the partial sums start anew every 4096 elements, and the 64 are added
 // as a tree.
 #pragma once
 
-#include "cpp/kernels/cpu/vector.h"
-#include "cpp/kernels/dtype.h"
+#include "cpp/kernels/cpu/row.h"
 
 namespace vllm_ir::kernels::VLLM_IR_CPU_LEVEL {
 namespace {
 
-constexpr int kChunk = 64;
-constexpr int kPairs = kChunk / kPairSize;
 constexpr int64_t kBlock = 4096;
-
-struct Chunk {
-  Pair pair[kPairs];
-};
-
-template <typename T>
-inline Chunk load_chunk(const T* from) {
-  Chunk c;
-  for (int q = 0; q < kPairs; ++q) c.pair[q] = load_pair(from + q * kPairSize);
-  return c;
-}
-
-// The chunk that a row ends with when its width is no multiple of 64: `n` < 64 elements, then
-// zeros. Whole chunks and this one are separate calls everywhere: a test inside the loop would keep
-// the chunk out of registers.
-template <typename T>
-struct Tail {
-  T elements[kChunk];
-  Tail() {}
-  Tail(const T* from, int64_t n) { load_part<sizeof elements>(elements, from, n * sizeof(T)); }
-  void store(T* to, int64_t n) const { store_part<sizeof elements>(to, elements, n * sizeof(T)); }
-};
 
 inline void add_squares(Chunk& sums, const Chunk& c) {
   for (int q = 0; q < kPairs; ++q) sums.pair[q] = sums.pair[q] + c.pair[q] * c.pair[q];
@@ -81,13 +56,6 @@ inline float float_epsilon(double epsilon) {
   return epsilon == epsilon ? static_cast<float>(epsilon) : __builtin_nanf("");
 }
 
-// Into the second-level cache. Four rows and the weights would not fit into the first.
-template <typename T>
-inline void prefetch_chunk(const T* from) {
-  for (int line = 0; line < static_cast<int>(kChunk * sizeof(T)); line += 64)
-    __builtin_prefetch(reinterpret_cast<const char*>(from) + line, /*rw=*/0, /*locality=*/2);
-}
-
 struct NoWeight {};
 
 // Scales a chunk, multiplies it by the weights, stores it. `round_to(pair, W)` and the store are
@@ -120,21 +88,6 @@ inline const W* weight_at(const W* weight, int64_t column) {
   return weight + column;
 }
 
-// Streaming stores save the read of the line that they overwrite. They pay when the caches can't
-// hold the output anyway.
-constexpr int64_t kStreamBytes = 16 << 20;
-
-inline bool can_stream(const void* out, const void* in, int64_t rows, int64_t cols, int64_t stride,
-                       int64_t element_size) {
-#if defined(__SSE2__)
-  const bool aligned = reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0 &&
-                       stride * element_size % kVectorBytes == 0;
-  return aligned && out != in && rows * cols * element_size >= kStreamBytes;
-#else
-  return false;
-#endif
-}
-
 // Calls f(T{}, W{}) with the element types.
 template <typename F>
 inline void with_types(DType dtype, bool has_weight, DType weight_dtype, const F& f) {
@@ -143,14 +96,7 @@ inline void with_types(DType dtype, bool has_weight, DType weight_dtype, const F
     if (weight_dtype == dtype) return f(t, t);
     f(t, Float32{});
   };
-  switch (dtype) {
-    case DType::kFloat32:
-      return with_weight(Float32{});
-    case DType::kFloat16:
-      return with_weight(Float16{});
-    case DType::kBFloat16:
-      return with_weight(BFloat16{});
-  }
+  with_type(dtype, with_weight);
 }
 
 }  // namespace
