@@ -80,9 +80,13 @@ inline bool unpack_scalar(PyObject* object, ParamKind kind, Arg& arg) {
       arg.tag = Tag::kBool;
       arg.flag = object == Py_True;
       return PyBool_Check(object);
-    case ParamKind::kString:
-      arg.tag = Tag::kObject;
-      return PyUnicode_CheckExact(object);
+    case ParamKind::kString: {
+      if (!PyUnicode_CheckExact(object)) return false;
+      Py_ssize_t bytes = 0;
+      const char* const text = PyUnicode_AsUTF8AndSize(object, &bytes);
+      if (!text) PyErr_Clear();  // a lone surrogate
+      return text && arg.set_text(text, static_cast<size_t>(bytes));
+    }
     case ParamKind::kDType:
       arg.tag = Tag::kObject;
       return THPDtype_Check(object);

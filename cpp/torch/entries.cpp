@@ -43,6 +43,8 @@ std::string signature_of(const std::vector<Param>& params, int tensor_outputs) {
         text += "bool";
         break;
       case ParamKind::kString:
+        text += "str";
+        break;
       case ParamKind::kDType:
       case ParamKind::kOther:
         text += "object";

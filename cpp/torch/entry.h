@@ -9,7 +9,8 @@
 // Python then names it: op.register_impl("mine", entry="my_library::my_norm")(traceable_body).
 //
 // Parameters: const at::Tensor& (Tensor), const at::Tensor* (Tensor?, null for None), double,
-// int64_t, bool, and std::optional of those three. Results: at::Tensor or a tuple of them.
+// int64_t, bool, std::string_view, and std::optional of those four. Results: at::Tensor or a tuple
+// of them.
 // A library is built for one torch minor; vllm_ir.load_entries() refuses one built for another. It
 // links torch_cpu and c10 (-lc10 -ltorch_cpu, from torch/lib).
 #pragma once
@@ -23,24 +24,36 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 namespace vllm_ir {
 
-enum class Tag : uint8_t { kNone, kTensor, kInt, kFloat, kBool, kObject };
+enum class Tag : uint8_t { kNone, kTensor, kInt, kFloat, kBool, kObject, kString };
 
-// One argument of a call, unpacked. A tensor is borrowed from the caller. kObject marks what only
-// Python impls can take (a list, a dtype, a symbolic number); it has no value here.
+// One argument of a call, unpacked. Tensors and texts are borrowed from the caller. kObject marks
+// what only Python impls can take (a list, a dtype, a symbolic number); it has no value here.
 struct Arg {
   Tag tag = Tag::kNone;
+  uint32_t length;  // of `text`, in bytes
   union {
     const at::Tensor* tensor;
     int64_t integer;
     double real;
     bool flag;
+    const char* text;  // UTF-8
   };
+
+  // False, and nothing is set, for a text that is too long to be one of a kernel's options.
+  bool set_text(const char* from, size_t bytes) noexcept {
+    if (bytes > UINT32_MAX) return false;
+    tag = Tag::kString;
+    length = static_cast<uint32_t>(bytes);
+    text = from;
+    return true;
+  }
 };
 
 inline constexpr size_t kMaxOutputs = 8;
@@ -114,12 +127,18 @@ struct Convert<bool> {
   static constexpr const char* name = "bool";
   static bool from(const Arg& a) { return a.flag; }
 };
+template <>
+struct Convert<std::string_view> {
+  static constexpr const char* name = "str";
+  static std::string_view from(const Arg& a) { return {a.text, a.length}; }
+};
 template <class T>
 struct Convert<std::optional<T>> {
-  static_assert(std::is_arithmetic_v<T>, "an optional tensor is a const at::Tensor*");
+  static_assert(!std::is_same_v<T, at::Tensor>, "an optional tensor is a const at::Tensor*");
   static constexpr const char* name = std::is_same_v<T, double>    ? "float?"
                                       : std::is_same_v<T, int64_t> ? "int?"
-                                                                   : "bool?";
+                                      : std::is_same_v<T, bool>    ? "bool?"
+                                                                   : "str?";
   static std::optional<T> from(const Arg& a) {
     return a.tag == Tag::kNone ? std::nullopt : std::optional<T>(Convert<T>::from(a));
   }

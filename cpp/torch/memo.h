@@ -5,9 +5,11 @@
 // Not thread-safe; its owner holds Python's lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "cpp/torch/entry.h"
 
@@ -35,9 +37,10 @@ class Memo {
     for (int i = 0; i < count; ++i) {
       const Arg& arg = args[i];
       if (arg.tag == Tag::kObject || !key.put(static_cast<uint64_t>(arg.tag))) return false;
-      if (arg.tag == Tag::kTensor ? !put_tensor(*arg.tensor, key) : !put_scalar(arg, key)) {
-        return false;
-      }
+      const bool fits = arg.tag == Tag::kTensor   ? put_tensor(*arg.tensor, key)
+                        : arg.tag == Tag::kString ? put_text({arg.text, arg.length}, key)
+                                                  : put_scalar(arg, key);
+      if (!fits) return false;
     }
     return true;
   }
@@ -69,6 +72,16 @@ class Memo {
     if (arg.tag == Tag::kFloat) std::memcpy(&bits, &arg.real, sizeof bits);
     if (arg.tag == Tag::kBool) bits = arg.flag;
     return key.put(bits);
+  }
+
+  static bool put_text(std::string_view text, Key& key) noexcept {
+    bool fits = key.put(text.size());
+    for (size_t at = 0; fits && at < text.size(); at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + at, std::min<size_t>(8, text.size() - at));
+      fits = key.put(word);
+    }
+    return fits;
   }
 
   static bool put_tensor(const at::Tensor& t, Key& key) {

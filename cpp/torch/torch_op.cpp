@@ -61,6 +61,9 @@ class Unpacked {
     } else if (value.isInt()) {
       arg.tag = Tag::kInt;
       arg.integer = value.toInt();
+    } else if (value.isString()) {
+      const std::string& text = value.toStringRef();
+      if (!arg.set_text(text.data(), text.size())) arg.tag = Tag::kObject;
     } else if (!value.isNone()) {
       arg.tag = Tag::kObject;
     }

@@ -56,15 +56,21 @@ SOURCE = """
       TORCH_CHECK(false, "torch error");
     }
 
+    at::Tensor named(const at::Tensor& x, std::string_view name,
+                     std::optional<std::string_view> unit) {
+      return at::full_like(x, static_cast<double>(name.size() + 100 * unit.value_or("").size()));
+    }
+
     using vllm_ir::entry;
     using vllm_ir::Gil;
     VLLM_IR_ENTRY_TABLE(entry<&scale>("demo::scale"), entry<&pair_>("demo::pair_"),
                         entry<&lock_is_held>("demo::holds"),
                         entry<&lock_is_held>("demo::releases", Gil::kRelease),
                         entry<&lock_is_held>("demo::when_large", Gil::kReleaseWhenLarge),
-                        entry<&same>("demo::same"), entry<&fails>("demo::fails"))
+                        entry<&same>("demo::same"), entry<&fails>("demo::fails"),
+                        entry<&named>("demo::named"))
 """
-NAMES = ["scale", "pair_", "holds", "releases", "when_large", "same", "fails"]
+NAMES = ["scale", "pair_", "holds", "releases", "when_large", "same", "fails", "named"]
 
 
 def toy(
@@ -81,6 +87,10 @@ def pair(x: Tensor, x_other: Tensor, scale: float) -> tuple[Tensor, Tensor]:
 
 def unary(x: Tensor) -> Tensor:
     return x.clone()
+
+
+def sized(x: Tensor, name: str = "none", unit: str | None = None) -> Tensor:
+    return torch.full_like(x, len(name.encode()) + 100 * len((unit or "").encode()))
 
 
 def not_to_be_run(fn):
@@ -134,6 +144,25 @@ def test_an_entry_takes_every_kind_of_argument(library):
             assert torch.equal(op.torch_op(*args), toy(*args))
     assert op.impls["cpp"].entry == "demo::scale"
     assert entries_module.entry_library("demo::scale") == str(library)
+
+
+@slow
+def test_an_entry_takes_texts(library):
+    op = op_with_entry(sized, "named")
+    x = torch.zeros(2)
+    for args in [
+        (x,),
+        (x, "tanh"),
+        (x, ""),
+        (x, "ä\0b", "kg"),
+        (x, "n", None),
+        (x, "n" * 1000, ""),
+    ]:
+        with runs(op, cpp=2):
+            assert torch.equal(op(*args), sized(*args))
+            assert torch.equal(op.torch_op(*args), sized(*args))
+    with runs(op), pytest.raises((TypeError, RuntimeError, UnicodeEncodeError)):
+        op(x, "\ud800")
 
 
 @slow

@@ -11,7 +11,8 @@ import threading
 import pytest
 import torch
 from processes import run_python
-from toys import counts, new_pair, new_toy, raises_exactly, runs, same_as, toy_native
+from torch import Tensor
+from toys import counts, new_name, new_pair, new_toy, raises_exactly, runs, same_as, toy_native
 
 import vllm_ir as ir
 from vllm_ir import _C, rules
@@ -750,6 +751,26 @@ def test_the_memo_ignores_the_batch_and_nothing_else():
         before = len(asked)
         op(*args)
         assert len(asked) == before + 1, args
+
+
+def test_a_memoised_callable_tells_texts_apart():
+    asked = []
+
+    def native(x: Tensor, mode: str = "none") -> Tensor:
+        return x * 1
+
+    def takes_it(x: Tensor, mode: str = "none") -> bool:
+        asked.append(mode)
+        return mode != "no"
+
+    op = ir.register_op(name=new_name("texts"))(native)
+    op.register_impl("mine", supports_args=takes_it, memoise=True)(same_as(native))
+    texts = ["none", "no", "", "a long one, of more than one word", "a long one, of more than two"]
+    x = torch.ones(2)
+    with op.set_priority(["mine", "native"]), runs(op, mine=8, native=2):
+        for text in texts:
+            op(x, text), op(x, text)
+    assert asked == texts
 
 
 def test_a_memoised_no_is_a_no_with_its_reason():
