@@ -19,6 +19,10 @@ namespace vllm_ir::kernels {
 #define VLLM_IR_CALL_LEVEL(function, ...) return base::function(__VA_ARGS__);
 #endif
 
+void act_and_mul_cpu(const ActAndMulArgs& args, int64_t row_begin, int64_t row_end) {
+  VLLM_IR_CALL_LEVEL(act_and_mul, args, row_begin, row_end)
+}
+
 void rms_norm_cpu(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {
   VLLM_IR_CALL_LEVEL(rms_norm, args, row_begin, row_end)
 }

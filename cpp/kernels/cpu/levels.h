@@ -2,6 +2,7 @@
 // The builds of the *_level.cpp files, one namespace a level, and the choice between them.
 #pragma once
 
+#include "cpp/kernels/act_and_mul.h"
 #include "cpp/kernels/cpu_level.h"
 #include "cpp/kernels/fused_add_rms_norm.h"
 #include "cpp/kernels/rms_norm.h"
@@ -10,6 +11,7 @@ namespace vllm_ir::kernels {
 
 #define VLLM_IR_DECLARE_LEVEL(level)                                     \
   namespace level {                                                      \
+  void act_and_mul(const ActAndMulArgs&, int64_t, int64_t);              \
   void rms_norm(const RmsNormArgs&, int64_t, int64_t);                   \
   void fused_add_rms_norm(const FusedAddRmsNormArgs&, int64_t, int64_t); \
   }
