@@ -3,6 +3,7 @@
 #include "cpp/python/kernels.h"
 
 #include "cpp/kernels/cpu_level.h"
+#include "cpp/torch/activation_ops.h"
 #include "cpp/torch/entries.h"
 #include "cpp/torch/kernel_ops.h"
 
@@ -15,6 +16,12 @@ void init_kernels(py::module_& m) {
   static constexpr Entry entries[] = {
       entry<&ops::rms_norm>("vllm_ir_C::rms_norm", kGil),
       entry<&ops::unchecked::rms_norm>("vllm_ir_C::rms_norm_unchecked", kGil, Checks::kInRule),
+      entry<&ops::silu_and_mul>("vllm_ir_C::silu_and_mul", kGil),
+      entry<&ops::unchecked::silu_and_mul>("vllm_ir_C::silu_and_mul_unchecked", kGil,
+                                           Checks::kInRule),
+      entry<&ops::gelu_and_mul>("vllm_ir_C::gelu_and_mul", kGil),
+      entry<&ops::unchecked::gelu_and_mul>("vllm_ir_C::gelu_and_mul_unchecked", kGil,
+                                           Checks::kInRule),
       entry<&ops::fused_add_rms_norm_>("vllm_ir_C::fused_add_rms_norm_", kGil),
       entry<&ops::unchecked::fused_add_rms_norm_>("vllm_ir_C::fused_add_rms_norm_unchecked_", kGil,
                                                   Checks::kInRule)};

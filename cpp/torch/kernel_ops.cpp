@@ -2,16 +2,16 @@
 #include "cpp/torch/kernel_ops.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "cpp/kernels/fused_add_rms_norm.h"
 #include "cpp/kernels/rms_norm.h"
+#include "cpp/torch/activation_ops.h"
+#include "cpp/torch/kernel_call.h"
 #include "cpp/torch/messages.h"
 #include "cpp/torch/rows.h"
 
@@ -22,24 +22,9 @@ constexpr char kRmsNorm[] = "rms_norm";
 constexpr char kFusedAddRmsNorm[] = "fused_add_rms_norm";
 constexpr char kLibrary[] = "vllm_ir_C";
 
-// Elements that a thread gets at least: torch's own number for cheap loops. On two cores of a Zen 4
-// it is where the second thread begins to pay (8 rows of 4096 bfloat16: 5.5 us on one, 5.1 on two).
-constexpr int64_t kGrainElements = 32768;
-
-bool is_kernel_dtype(at::ScalarType type) {
-  return type == at::kBFloat16 || type == at::kHalf || type == at::kFloat;
-}
-
-kernels::DType kernel_dtype(at::ScalarType type) {
-  return type == at::kBFloat16 ? kernels::DType::kBFloat16
-         : type == at::kHalf   ? kernels::DType::kFloat16
-                               : kernels::DType::kFloat32;
-}
-
 // What can be checked without looking at a size, for the Meta kernels too.
 void check_types(const char* op, const at::Tensor& x, const at::Tensor* weight) {
-  TORCH_CHECK_VALUE(x.dim() > 0, messages::no_dimension(op));
-  TORCH_CHECK_TYPE(is_kernel_dtype(x.scalar_type()), messages::x_dtype(op, x.scalar_type()));
+  check_x_type(op, x);
   if (weight == nullptr) return;
   const at::ScalarType type = weight->scalar_type();
   TORCH_CHECK_TYPE(type == x.scalar_type() || type == at::kFloat,
@@ -52,7 +37,7 @@ void check_types(const char* op, const at::Tensor& x, const at::Tensor* weight) 
 int64_t check_norm(const char* op, const at::Tensor& x, const at::Tensor* weight,
                    std::optional<int64_t> variance_size) {
   check_types(op, x, weight);
-  TORCH_CHECK_VALUE(x.is_cpu(), messages::no_kernel_for_device(op, x));
+  check_on_cpu(op, x);
   const int64_t cols = x.sizes().back();
   TORCH_CHECK_VALUE(weight == nullptr || (weight->dim() == 1 && weight->sizes()[0] == cols),
                     messages::weight_shape(op, cols, weight->sizes()));
@@ -68,12 +53,6 @@ void check_residual_types(const at::Tensor& x, const at::Tensor& x_residual) {
       messages::residual_dtype(kFusedAddRmsNorm, x.scalar_type(), x_residual.scalar_type()));
   TORCH_CHECK_VALUE(x_residual.device() == x.device(),
                     messages::other_device(kFusedAddRmsNorm, "x_residual", x, x_residual));
-}
-
-Rows check_rows(const char* op, const char* argument, const at::Tensor& t) {
-  const std::optional<Rows> rows = rows_of(t);
-  TORCH_CHECK_VALUE(rows.has_value(), messages::rows_not_uniform(op, argument, t));
-  return *rows;
 }
 
 Rows check_overwritten_rows(const char* argument, const at::Tensor& t, int64_t cols) {
@@ -103,14 +82,6 @@ at::Tensor empty_output(const at::Tensor& x) {
   return at::empty_like(x);
 }
 
-template <typename Args>
-void run_rows(void (*launch)(const Args&, int64_t, int64_t), const Args& args) {
-  if (args.rows <= 1 || args.rows * args.cols <= kGrainElements) return launch(args, 0, args.rows);
-  const int64_t grain = std::max<int64_t>(1, kGrainElements / args.cols);
-  at::parallel_for(0, args.rows, grain,
-                   [&](int64_t begin, int64_t end) { launch(args, begin, end); });
-}
-
 void run_rms_norm_into(const at::Tensor& out, const Rows& out_rows, const at::Tensor& x,
                        const Weight& w, double epsilon, int64_t var_cols, const Rows& rows) {
   kernels::RmsNormArgs args{};
@@ -131,16 +102,11 @@ void run_rms_norm_into(const at::Tensor& out, const Rows& out_rows, const at::Te
 at::Tensor run_rms_norm(const at::Tensor& x, const at::Tensor* weight, double epsilon,
                         int64_t var_cols, const Rows& rows) {
   const Weight w(weight);
-  at::Tensor out = empty_output(x);
+  const at::Tensor out = empty_output(x);
   const std::optional<Rows> out_rows = x.is_contiguous() ? rows : rows_of(out);
-  if (!out_rows) {
-    // Rows that overlap (sliding windows): native's strides are not rows, so they get a copy.
-    const at::Tensor dense = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
-    run_rms_norm_into(dense, *rows_of(dense), x, w, epsilon, var_cols, rows);
-    return out.copy_(dense);
-  }
-  run_rms_norm_into(out, *out_rows, x, w, epsilon, var_cols, rows);
-  return out;
+  return fill(out, out_rows, [&](const at::Tensor& to, const Rows& to_rows) {
+    run_rms_norm_into(to, to_rows, x, w, epsilon, var_cols, rows);
+  });
 }
 
 void run_fused_add_rms_norm(const at::Tensor& x, const at::Tensor& x_residual,
@@ -276,6 +242,7 @@ void register_kernel_ops() {
   auto meta = new_library(torch::Library::IMPL, c10::DispatchKey::Meta);
   meta->impl("rms_norm", &rms_norm_meta);
   meta->impl("fused_add_rms_norm_", &fused_add_rms_norm_meta);
+  define_activation_ops(*schemas, *cpu, *meta);
   // Leaked: the end of the process must not race with calls, and there is nothing to undo then.
   schemas.release();
   cpu.release();

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace vllm_ir::messages {
 
@@ -68,6 +69,15 @@ inline std::string residual_shape(const char* op, at::IntArrayRef x, at::IntArra
 inline std::string residual_dtype(const char* op, at::ScalarType x, at::ScalarType got) {
   return start(op) + "x_residual must have x's dtype " + dtype_name(x) + ", got " +
          dtype_name(got) + ".";
+}
+
+inline std::string odd_last_dimension(const char* op, int64_t got) {
+  return start(op) + "the last dimension of x must be even (gate, then up), got " +
+         std::to_string(got) + ".";
+}
+
+inline std::string approximate(const char* op, std::string_view got) {
+  return start(op) + "approximate must be 'none' or 'tanh', got '" + std::string(got) + "'.";
 }
 
 inline std::string rows_not_uniform(const char* op, const char* argument, const at::Tensor& got) {

@@ -89,7 +89,9 @@ def _generated(op: IrOp, sample: Sample) -> dict[str, object]:
     # What torch refuses, it refuses here; an error of the generator itself passes as it is.
     _tensor(sample, sample.shape, sample.dtype)
     args = op.sample_inputs(**sizes, dtype=_dtype(sample.dtype), device=sample.device)
-    return dict(zip(op.signature.parameters, args, strict=False))
+    made = dict(zip(op.signature.parameters, args, strict=False))
+    shapes = {tuple(getattr(made.get(name), "shape", ())) for name in op.activations}
+    return made if shapes == {sample.shape} else {}  # its sizes have another meaning
 
 
 def _guess(op: IrOp, parameter: inspect.Parameter, sample: Sample) -> object:

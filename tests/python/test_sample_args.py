@@ -29,6 +29,12 @@ def test_the_default_is_four_rows_of_float32():
     assert described(ir.ops.rms_norm)["x"] == "float32[4, 64] on cpu"
 
 
+@pytest.mark.parametrize("op", [ir.ops.silu_and_mul, ir.ops.gelu_and_mul], ids=str)
+def test_a_shape_is_the_activations_where_the_generator_counts_otherwise(op):
+    for shape in ((2, 8), (4, 7)):
+        assert described(op, shape=shape) == {"x": f"float32{list(shape)} on cpu"}
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from vllm_ir.errors import nearest
 from vllm_ir.op import IrOp
+from vllm_ir.ops.activation import gelu_and_mul, silu_and_mul
 from vllm_ir.ops.layernorm import fused_add_rms_norm, rms_norm
 
-__all__ = ["fused_add_rms_norm", "rms_norm"]
+__all__ = ["fused_add_rms_norm", "gelu_and_mul", "rms_norm", "silu_and_mul"]
 
 if not TYPE_CHECKING:
 

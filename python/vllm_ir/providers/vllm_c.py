@@ -13,12 +13,15 @@ from vllm_ir import ops, rules
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
-_NORM = (
+_ROWS = (
     rules.device("x", "cpu")
     & rules.dtype("x", *_FLOATS)
     & rules.min_dims("x", 1)
     & rules.last_dim_contiguous("x")
     & rules.flattens_for_free("x")
+)
+_NORM = (
+    _ROWS
     & rules.same_device("weight", "x")
     & rules.same_dtype("weight", "x", or_in=(torch.float32,))
     & rules.matches_last_dim("weight", "x")
@@ -32,6 +35,7 @@ _ADD = (
     & rules.flattens_for_free("x_residual")
     & rules.no_overlap("x", "x_residual", "weight")  # the first two are written
 )
+_GATED = _ROWS & rules.last_dim_multiple_of("x", 2)
 
 
 @ops.rms_norm.register_impl(
@@ -62,3 +66,28 @@ def fused_add_rms_norm(
     """Overwrite x with the norm and x_residual with the sum."""
     torch.ops.vllm_ir_C.fused_add_rms_norm_(x, x_residual, weight, epsilon, variance_size)
     return x, x_residual
+
+
+@ops.silu_and_mul.register_impl(
+    "vllm_c",
+    supports_args=_GATED,
+    batch_invariant=True,
+    entry="vllm_ir_C::silu_and_mul_unchecked",
+)
+def silu_and_mul(x: Tensor) -> Tensor:
+    """Gate with the fused kernel: each byte is read and written once."""
+    result: Tensor = torch.ops.vllm_ir_C.silu_and_mul(x)
+    return result
+
+
+# A rule can't read `approximate`: the entry checks it, in native's words.
+@ops.gelu_and_mul.register_impl(
+    "vllm_c",
+    supports_args=_GATED,
+    batch_invariant=True,
+    entry="vllm_ir_C::gelu_and_mul_unchecked",
+)
+def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
+    """Gate with the fused kernel: each byte is read and written once."""
+    result: Tensor = torch.ops.vllm_ir_C.gelu_and_mul(x, approximate)
+    return result
