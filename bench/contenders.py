@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to compute one norm that bench_ops.py compares.
+"""The ways to compute one op that bench_ops.py compares.
 
 A contender either allocates its result or writes into memory that exists before ("out"). For large
-matrices a fresh allocation costs as much as the norm, so `keep_freed_memory` makes all results land
+matrices a fresh allocation costs as much as a norm, so `keep_freed_memory` makes all results land
 in memory that has been used before.
 """
 
@@ -20,6 +20,7 @@ from torch import Tensor
 import vllm_ir as ir
 
 EPSILON = 1e-6
+GATED = {"silu_and_mul": F.silu, "gelu_and_mul": F.gelu}
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Problem:
     """One cell of the grid.
 
     Attributes:
-        op: `rms_norm` or `fused_add_rms_norm`.
+        op: name of an op of the norms or of the gated activations.
         rows: size of the first dimension.
-        width: size of the dimension that is normed.
+        width: size of the last dimension of a result.
         dtype: dtype of all tensors.
     """
 
@@ -44,8 +45,9 @@ class Problem:
     @property
     def bytes_moved(self) -> int:
         """Bytes that must be read and written once, the weight included."""
-        matrices = 2 if self.op == "rms_norm" else 4
-        return (matrices * self.rows + 1) * self.width * self.dtype.itemsize
+        matrices = {"rms_norm": 2, "fused_add_rms_norm": 4}.get(self.op, 3)
+        weights = 0 if self.op in GATED else 1
+        return (matrices * self.rows + weights) * self.width * self.dtype.itemsize
 
     @property
     def bytes_copied(self) -> int:
@@ -55,8 +57,18 @@ class Problem:
 
 def contenders(problem: Problem, with_compiled: bool) -> list[Case]:
     """Return the rows of one problem; each result is checked against native before it is timed."""
+    if problem.op in GATED:
+        return gated_cases(problem, with_compiled)
     make = rms_norm_cases if problem.op == "rms_norm" else fused_add_cases
     return make(problem, with_compiled)
+
+
+def arguments(problem: Problem, names: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of the op among the names of its rows."""
+    if problem.op in GATED:
+        return (names["gated"],)
+    residual = () if problem.op == "rms_norm" else (names["residual"],)
+    return (names["x"], *residual, names["w"], names["eps"])
 
 
 def inputs(problem: Problem) -> dict[str, Any]:
@@ -66,6 +78,7 @@ def inputs(problem: Problem) -> dict[str, Any]:
     return {
         "x": torch.randn(shape).to(problem.dtype),
         "residual": torch.randn(shape).to(problem.dtype),
+        "gated": torch.randn(problem.rows, 2 * problem.width).to(problem.dtype),
         "out": torch.zeros(shape, dtype=problem.dtype),
         "w": (1 + 0.1 * torch.randn(problem.width)).to(problem.dtype),
         "eps": EPSILON,
@@ -138,6 +151,41 @@ def fused_add_cases(problem: Problem, with_compiled: bool) -> list[Case]:
                 f=compiled(fused_native_out),
                 sum_out=torch.zeros_like(names["x"]),
             ),
+        ]
+    return cases
+
+
+def gated_cases(problem: Problem, with_compiled: bool) -> list[Case]:
+    """A gated activation: what a model writes by hand, the op, and the op's meaning compiled."""
+    names = inputs(problem)
+    native = native_of(problem.op)
+    expected = native(names["gated"])
+    width, activation = problem.width, GATED[problem.op]
+
+    def by_hand(x: Tensor) -> Tensor:
+        return activation(x[..., :width]) * x[..., width:]
+
+    def native_out(x: Tensor, out: Tensor) -> Tensor:
+        return out.copy_(native(x))
+
+    def right(value: Tensor) -> None:
+        # Compiled code leaves out the rounding between the activation and the product.
+        eps = 2 * torch.finfo(problem.dtype).eps
+        torch.testing.assert_close(value, expected, atol=1e-5, rtol=eps)
+
+    def case(label: str, statement: str, **more: Any) -> Case:
+        return Case(label, statement, names | more, check=right)
+
+    cases = [
+        Case("copy", "out.copy_(x)", names | {"out": torch.zeros_like(names["x"])}),
+        case("native", "f(gated)", f=native),
+        case(f"F.{activation.__name__}(gate) * up", "f(gated)", f=by_hand),
+        case("vllm_c", "op(gated)", op=ir.IrOp.registry[problem.op]),
+    ]
+    if with_compiled:
+        cases += [
+            case("compiled", "f(gated)", f=compiled(native)),
+            case("compiled out", "f(gated, out)", f=compiled(native_out)),
         ]
     return cases
 
