@@ -99,6 +99,11 @@ def is_guard_error(error: Exception) -> bool:
     return refused is not None and isinstance(error, refused)
 
 
+def refused_guard(error: Exception) -> str:
+    """Return the guard that torch has refused by such an error, "s0 > 4 == True" say."""
+    return str(error).rpartition(": ")[2]
+
+
 @contextlib.contextmanager
 def no_new_guards(values: Any) -> Iterator[None]:
     """Let a predicate that would specialise a symbolic size fail, and so reject."""

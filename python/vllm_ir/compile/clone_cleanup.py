@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from vllm_ir.compile.alias import AliasClasses, is_unknown
 from vllm_ir.compile.graph import value_of
+from vllm_ir.compile.layout import same_place
 from vllm_ir.compile.lowering import Lowered, ProtectiveClone
 from vllm_ir.compile.regions import overlaps_itself
 from vllm_ir.compile.report import CloneReport
@@ -83,6 +84,8 @@ def _why_kept(clone: fx.Node, source: fx.Node, classes: AliasClasses, given: _Gi
         return f"nothing is known about '{source.name}'"
     if mine.dtype != theirs.dtype or not _same_strides(mine, theirs):
         return f"'{source.name}' has gaps or another layout than its copy"
+    if not same_place(mine, theirs, clone.graph):
+        return f"'{source.name}' lies inside a larger memory, and the graph uses as_strided"
     if overlaps_itself(theirs):
         return f"elements of '{source.name}' overlap"
     position = classes.order[clone]

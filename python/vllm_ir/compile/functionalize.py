@@ -6,7 +6,8 @@ ops appear as `default` or `maybe_inplace`, with keywords or without.
 After: no `maybe_inplace` is left. Where the graph itself donated the activations it is `donated`,
 canonical: the donation travels in the graph, so no cache and no subgraph can lose or invent it.
 Elsewhere it is `default`: in the bodies of higher-order operators, whose inputs belong to somebody
-else, and where an activation shares memory with a graph input that was not donated.
+else, where an activation shares memory with a graph input that was not donated, and where the
+caller sees another part of the donated input afterwards.
 Nothing else changes. No value that was donated is used again, else `DonationError`.
 """
 
@@ -29,6 +30,7 @@ from vllm_ir.compile.graph import (
     tensors_of,
 )
 from vllm_ir.compile.regions import Overlap, overlap
+from vllm_ir.compile.writes import written_nodes
 from vllm_ir.errors import DonationError
 from vllm_ir.op import IrOp
 
@@ -150,6 +152,25 @@ def _refusal(
         if len(touched) > 1:
             names = " and ".join(f"'{p.name}'" for p in touched[:2])
             return f"'{name}' lies in two graph inputs that share memory, {names}"
+        for p in touched:
+            seen = _seen_by_caller(p, memory)
+            if seen:
+                return f"'{name}' lies in graph input '{p.name}', of which {seen}"
+    return ""
+
+
+def _seen_by_caller(source: fx.Node, memory: _Memory) -> str:
+    """Return what the caller sees of a donated input after the call, "" for nothing.
+
+    Where inputs share memory when the graph runs, a donated one is copied first. What the graph
+    writes to it otherwise, and its views that the graph returns, must be the caller's memory.
+    """
+    for alias in memory.sharing(source):
+        for user in alias.users:
+            if user.op == "output":
+                return f"a part, '{alias.name}', is returned"
+            if ir_call(user) is None and alias in written_nodes(user):
+                return f"a part, '{alias.name}', is written by '{user.name}'"
     return ""
 
 
@@ -188,19 +209,9 @@ def _first_reader(alias: fx.Node, call: fx.Node, memory: _Memory) -> fx.Node | N
 
 def _is_view(alias: fx.Node, user: fx.Node) -> bool:
     """Whether the user only makes another name for the memory: its readers count, not it."""
-    if user.op == "output" or is_higher_order(user) or ir_call(user) or "out" in user.kwargs:
-        return False
-    name = user.target if isinstance(user.target, str) else getattr(user.target, "__name__", "")
-    # add_, operator.iadd: the result is the memory too, but the old value is read and replaced.
-    writes = str(name).endswith("_") or str(name) in _IN_PLACE or _writes_item(user)
-    return not writes and bool(storages_of(user)) and storages_of(user) <= storages_of(alias)
-
-
-_IN_PLACE = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
-
-
-def _writes_item(user: fx.Node) -> bool:
-    return getattr(user.target, "__name__", "") in {"setitem", "__setitem__"}
+    if user.op == "output" or is_higher_order(user) or ir_call(user) or written_nodes(user):
+        return False  # of a write the result is the memory too, but the old value is replaced
+    return bool(storages_of(user)) and storages_of(user) <= storages_of(alias)
 
 
 def _reuse_text(

@@ -42,6 +42,25 @@ def same_strides(want: Tensor, got: Tensor) -> bool:
     )
 
 
+_ABSOLUTE = {
+    *(aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default),
+    aten.as_strided_.default,
+}
+
+
+def same_place(want: Tensor, got: Tensor, graph: fx.Graph) -> bool:
+    """Whether a value may lie at another offset of its memory than it was traced with.
+
+    It may, except where the graph addresses memory absolutely: by `as_strided` of a computed value.
+    """
+    if statically_known_true(want.storage_offset() == got.storage_offset()):
+        return True
+    return not any(
+        node.target in _ABSOLUTE and node.all_input_nodes[0].op != "placeholder"
+        for node in graph.nodes
+    )
+
+
 def shown(t: Tensor) -> str:
     """Return dtype, shape and device for messages."""
     return f"{dtype_name(t.dtype)}{list(t.shape)} on {t.device}"

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from vllm_ir import _C
-from vllm_ir.compile.choose import Choice, Chooser, is_guard_error
+from vllm_ir.compile.choose import Choice, Chooser, is_guard_error, refused_guard
 from vllm_ir.compile.graph import (
     activation_args,
     copy_provenance,
@@ -29,7 +29,15 @@ from vllm_ir.compile.graph import (
     value_of,
     written_args,
 )
-from vllm_ir.compile.layout import CLONE, copy_of, restride, same_kind, same_strides, shown
+from vllm_ir.compile.layout import (
+    CLONE,
+    copy_of,
+    restride,
+    same_kind,
+    same_place,
+    same_strides,
+    shown,
+)
 from vllm_ir.compile.opaque import eager_operator, is_generated
 from vllm_ir.compile.report import NodeReport
 from vllm_ir.compile.trace import Tracer, fake_world, nodes_in, splice
@@ -145,8 +153,9 @@ def _trace_impl(
         if is_guard_error(error):
             raise IrRuntimeError(
                 f"vllm_ir.{impl.op.name}.{impl.provider}: the implementation must not branch on a "
-                f"symbolic size in an exported program, got {error}. Make that size static, or put "
-                f"another provider first. Lowered for\n    {source_line(choice.node)}"
+                f"symbolic size in an exported program, got the guard {refused_guard(error)}. Make "
+                "that size static, or put another provider first. Lowered for\n"
+                f"    {source_line(choice.node)}"
             ) from error
         failed = impl_failed(impl.op.name, impl.provider, error)
         if failed is error:
@@ -206,6 +215,9 @@ def _check_results(
             new = restride(graph, node, new, want)
         elif new not in clones and storages_of(new) & theirs:
             choice.report.notes.append(f"result {i} was copied: it shared memory with an argument")
+            new = copy_of(graph, node, new)
+        elif not same_place(want, got, graph):
+            choice.report.notes.append(f"result {i} was copied: the graph uses as_strided")
             new = copy_of(graph, node, new)
         new.meta.setdefault("vllm_ir", choice.label)
         checked.append(new)
