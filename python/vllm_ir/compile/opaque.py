@@ -15,6 +15,8 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from vllm_ir.impl import IrOpImpl
+from vllm_ir.op import IrOp
+from vllm_ir.selection import Selection
 
 _NAMESPACE = "vllm_ir_eager"
 _MOVES = {f"aten::{n}" for n in ("clone", "empty", "empty_like", "empty_strided", "new_empty")}
@@ -41,12 +43,24 @@ def eager_operator(impl: IrOpImpl) -> OpOverload[..., Any]:
         return _define(impl)
 
 
+def define_eager_operators(selection: Selection) -> None:
+    """Define the operators of all implementations that may run, for code that comes from a cache.
+
+    It calls them by name, and where it was lowered is another process.
+    """
+    for op in list(IrOp.registry.values()):
+        for provider in {*selection.providers(op), "native"}:
+            eager_operator(op.impls[provider])
+
+
 @functools.cache
 def _define(impl: IrOpImpl) -> OpOverload[..., Any]:
     name = f"{impl.op.name}__{impl.provider}"
     _library.define(name + impl.op._schema.text)
     _library.impl(name, functools.partial(_run, impl), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{_NAMESPACE}::{name}", impl.op._fake, lib=_library)
+    torch.library.register_fake(
+        f"{_NAMESPACE}::{name}", lambda *args: impl.op._fake(*args), lib=_library
+    )
     found: OpOverload[..., Any] = getattr(torch.ops.vllm_ir_eager, name).default
     return found
 

@@ -6,9 +6,9 @@ have the result. So a pass holds no report itself; it knows the key of its compi
 gives the report of a compilation whose code came from a cache.
 """
 
+import contextlib
 import json
 import os
-import tempfile
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,15 +76,17 @@ def side_file(name: str) -> str:
 def _write(entry: _Entry) -> None:
     if not entry.path:
         return
-    text = json.dumps([g.to_dict() for g in entry.all_graphs()])
-    folder = Path(entry.path).parent
+    text = json.dumps([g.to_dict() for g in entry.all_graphs()], default=str)
+    # Not `tempfile`: its files are for one user, and a cache folder may be shared by several.
+    unfinished = Path(f"{entry.path}.{os.getpid()}.{threading.get_ident()}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
-            file.write(text)
-        os.replace(file.name, entry.path)  # readers see the old file or the new one
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text)
+        os.replace(unfinished, entry.path)  # readers see the old file or the new one
     except OSError as error:
-        logger.info("the compile report can't be kept for cache hits: %s", error)
+        logger.info("vllm_ir.compile: the report can't be kept for cache hits: %s", error)
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
 
 
 def _read(path: str) -> list[GraphReport]:
@@ -94,5 +96,5 @@ def _read(path: str) -> list[GraphReport]:
         data: list[dict[str, Any]] = json.loads(Path(path).read_text())
         return [replace(GraphReport.from_dict(d), cached=True) for d in data]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.info("the kept compile report %s can't be read: %s", path, error)
+        logger.info("vllm_ir.compile: the kept report %s can't be read: %s", path, error)
         return []
