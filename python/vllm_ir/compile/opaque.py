@@ -59,7 +59,7 @@ def _define(impl: IrOpImpl) -> OpOverload[..., Any]:
     _library.define(name + impl.op._schema.text)
     _library.impl(name, functools.partial(_run, impl), "CompositeExplicitAutograd")
     torch.library.register_fake(
-        f"{_NAMESPACE}::{name}", lambda *args: impl.op._fake(*args), lib=_library
+        f"{_NAMESPACE}::{name}", lambda *args, **kw: impl.op._fake(*args, **kw), lib=_library
     )
     found: OpOverload[..., Any] = getattr(torch.ops.vllm_ir_eager, name).default
     return found
