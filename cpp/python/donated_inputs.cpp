@@ -1,54 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpp/python/donated_inputs.h"
 
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <vector>
+#include <numeric>
 
 #include "cpp/python/errors.h"
 
 namespace vllm_ir {
 namespace {
 
-// Elements of a storage from the first to one past the last that a tensor names.
-struct Extent {
+// Where a tensor lies in its storage, in elements. A tensor whose innermost stride is 1 and whose
+// other strides are multiples of one pitch is a range of columns in rows of that pitch.
+struct Place {
   const void* storage = nullptr;
+  int64_t item = 0;
   int64_t begin = 0;
-  int64_t end = 0;
+  int64_t end = INT64_MAX;  // one past the last element
+  int64_t cols = 0;         // of the innermost dimension
+  int64_t pitch = 0;        // 0: not known to be columns
 };
 
-Extent extent_of(const at::Tensor& t) {
-  const auto* const impl = t.unsafeGetTensorImpl();
-  if (!impl->has_storage() || t.layout() != at::kStrided) return {};
-  Extent out{impl->unsafe_storage().unsafeGetStorageImpl(), 0, INT64_MAX};
-  if (impl->has_symbolic_sizes_strides()) return out;  // all of it, for what anybody knows
-  const int64_t item = static_cast<int64_t>(impl->itemsize());
-  int64_t last = 0;
-  for (int64_t d = 0; d < impl->dim(); ++d) {
-    if (impl->sizes()[static_cast<size_t>(d)] == 0) return {};
-    last += (impl->sizes()[static_cast<size_t>(d)] - 1) * impl->strides()[static_cast<size_t>(d)];
+int64_t pitch_of(const c10::TensorImpl& t) {
+  const auto sizes = t.sizes(), strides = t.strides();
+  const size_t last = sizes.size() - 1;
+  if (sizes[last] > 1 && strides[last] != 1) return 0;
+  int64_t pitch = 0;
+  for (size_t d = 0; d < last; ++d) {
+    if (sizes[d] > 1) pitch = std::gcd(pitch, strides[d]);
   }
-  out.begin = impl->storage_offset() * item;
-  out.end = out.begin + (last + 1) * item;
+  return pitch;
+}
+
+Place place_of(const at::Tensor& t) {
+  const auto& impl = *t.unsafeGetTensorImpl();
+  if (!impl.has_storage() || t.layout() != at::kStrided) return {};
+  Place out;
+  out.storage = impl.unsafe_storage().unsafeGetStorageImpl();
+  out.item = static_cast<int64_t>(impl.itemsize());
+  if (impl.has_symbolic_sizes_strides()) return out;  // all of it, for what anybody knows
+  if (impl.numel() == 0) return {};
+  out.begin = out.end = impl.storage_offset();
+  for (size_t d = 0; d < impl.sizes().size(); ++d) {
+    out.end += (impl.sizes()[d] - 1) * impl.strides()[d];
+  }
+  ++out.end;
+  if (impl.dim() > 0) {
+    out.cols = impl.sizes().back();
+    out.pitch = pitch_of(impl);
+  }
   return out;
 }
 
-bool meet(const Extent& a, const Extent& b) {
-  return a.storage && a.storage == b.storage && a.begin < b.end && b.begin < a.end;
+// Other columns of the same rows: the parts of one projection, say.
+bool other_columns(const Place& a, const Place& b) {
+  if (a.pitch == 0 || a.pitch != b.pitch || a.item != b.item) return false;
+  const int64_t left = a.begin % a.pitch, right = b.begin % b.pitch;
+  const bool inside = left + a.cols <= a.pitch && right + b.cols <= b.pitch;
+  return inside && (left + a.cols <= right || right + b.cols <= left);
+}
+
+bool meet(const Place& a, const Place& b) {
+  if (!a.storage || a.storage != b.storage) return false;
+  if (a.item == b.item && (a.end <= b.begin || b.end <= a.begin)) return false;
+  return !other_columns(a, b);
 }
 
 bool meets_another(PyObject* arguments, Py_ssize_t position) {
-  const Extent mine = extent_of(THPVariable_Unpack(PyTuple_GET_ITEM(arguments, position)));
+  const Place mine = place_of(THPVariable_Unpack(PyTuple_GET_ITEM(arguments, position)));
   if (!mine.storage) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i) {
     PyObject* const other = PyTuple_GET_ITEM(arguments, i);
     if (i == position || !THPVariable_Check(other)) continue;
-    if (meet(mine, extent_of(THPVariable_Unpack(other)))) return true;
+    if (meet(mine, place_of(THPVariable_Unpack(other)))) return true;
   }
   return false;
+}
+
+// The tensor in memory of its own, with the same strides and offset: the code was made for those.
+at::Tensor moved(const at::Tensor& t) {
+  const Place place = place_of(t);
+  if (place.end == INT64_MAX) return at::clone(t);
+  const int64_t extent = place.end - place.begin;
+  const at::Tensor memory = at::empty({place.end}, t.options());
+  memory.narrow(0, place.begin, extent).copy_(t.as_strided({extent}, {1}, place.begin));
+  return memory.as_strided(t.sizes(), t.strides(), place.begin);
 }
 
 PyObject* keep_apart(PyObject*, PyObject* const* args, Py_ssize_t n) {
@@ -66,7 +107,7 @@ PyObject* keep_apart(PyObject*, PyObject* const* args, Py_ssize_t n) {
       PyObject* const donated = PyTuple_GET_ITEM(arguments, i);
       if (!THPVariable_Check(donated) || !meets_another(arguments, i)) continue;
       if (out.ptr() == arguments) out = py::tuple(py::list(out));
-      py::object copy = py::cast(at::clone(THPVariable_Unpack(donated)));
+      py::object copy = py::cast(moved(THPVariable_Unpack(donated)));
       // The tuple is new and nobody else has seen it.
       if (PyTuple_SetItem(out.ptr(), i, copy.release().ptr()) < 0) return nullptr;
     }

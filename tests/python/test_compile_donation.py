@@ -141,6 +141,38 @@ def test_d19_inputs_that_overlap_are_read_in_time(later):
         torch.testing.assert_close(compiled(whole, whole[:4], r), expected)
 
 
+def test_donated_columns_of_one_matrix_are_overwritten_in_place():
+    def f(x, r):
+        return FUSED.maybe_inplace(x, r, W, 1e-6)
+
+    compiled = ir.compile(f, fullgraph=True)
+    base = torch.randn(4, 48)
+    before = base.clone()
+    q, k, v = base.split(16, -1)
+    expected = f(q.clone(), k.clone())
+    for a, b in zip(compiled(q, k), expected, strict=True):
+        torch.testing.assert_close(a, b)
+    assert not torch.equal(q, before[:, :16])  # nobody else sees these columns: no copy
+    assert torch.equal(v, before[:, 32:])
+
+
+def test_an_input_that_must_be_copied_keeps_its_layout():
+    """Generated code asserts the strides that it was made for."""
+
+    def f(x, r, whole):
+        doubled = whole * 2
+        y, total = FUSED.maybe_inplace(x, r, W, 1e-6)
+        return y, total, doubled
+
+    compiled = ir.compile(f, fullgraph=True)
+    apart = torch.randn(4, 48)
+    compiled(apart[:, 16:32], torch.randn(4, 16), torch.randn(4, 48))
+    base, r = torch.randn(4, 48), torch.randn(4, 16)
+    x = base[:, 16:32]
+    expected = f(x.clone(), r.clone(), base.clone())
+    torch.testing.assert_close(compiled(x, r, base), expected)
+
+
 def test_overlapping_inputs_are_not_donated():
     def f(whole, x, r):
         total_before = whole.sum()
