@@ -69,8 +69,14 @@ def identify(*values: Any) -> Identity:
         False
     """
     walk = _Walk()
-    for value in values:
-        walk.value(value)
+    try:
+        for value in values:
+            walk.value(value)
+    except UnknownIdentity:
+        raise
+    except Exception as error:  # an attribute of somebody's object may raise anything
+        kind = type(error).__name__
+        raise UnknownIdentity(f"an object that can't be looked at ({kind})") from error
     return Identity(walk.digest(), frozenset(walk.ops))
 
 
@@ -180,10 +186,12 @@ class _Walk:
         self._say("function", fn.__qualname__, facts.digest)
         self._where.append(fn.__qualname__)
         self._file_of(fn, module)
+        in_class, self._in_class = self._in_class, False
         self.value(fn.__defaults__)
         self.value(fn.__kwdefaults__)
         for reference in facts.references:
             self._reference(fn, reference)
+        self._in_class = in_class
         self._where.pop()
 
     def _file_of(self, fn: types.FunctionType, module: types.ModuleType | None) -> None:

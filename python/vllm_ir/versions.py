@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from vllm_ir import _build_info
+
 _PACKAGES = ("torch", "torchgen", "functorch", "numpy", "triton")
 
 
@@ -69,7 +71,7 @@ def _is_versioned(name: str, path: str | None, packages: tuple[str, ...]) -> boo
 
 
 def _own_sources() -> str:
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_build_info.VERSION.encode())
     for folder, subfolders, files in os.walk(_OWN_FOLDER):
         subfolders[:] = sorted(name for name in subfolders if name != "__pycache__")
         for path in (os.path.join(folder, name) for name in sorted(files) if name.endswith(".py")):

@@ -436,7 +436,24 @@ def takes_a_module(x):
 
 import processes as processes_module  # noqa: E402
 
+
+class Raising:
+    """Raises at every look, and wherever it can."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(f"no {name}")
+
+
+def deep(n):
+    fn = plain
+    for _ in range(n):
+        fn = holding(fn)
+    return fn
+
+
 UNKNOWN = {
+    "an object that raises": (Raising(), "an object that can't be looked at (RuntimeError)"),
+    "what is nested too deep": (deep(2000), "an object that can't be looked at (RecursionError)"),
     "the state of an object": (
         reads_state,
         "the state of a Stateful object ('_stateful.method' in reads_state())",

@@ -11,6 +11,8 @@ What can't be identified gives None: the caches are then bypassed, which is slow
 """
 
 import hashlib
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import fx
@@ -48,7 +50,7 @@ def of(
     parts = [torch.__version__, OWN_SOURCES, repr(config), fusions, _machine()]
     parts.append(repr((selection.strict, selection.batch_invariant)))
     try:
-        parts.append(library_digest(_C.__file__))
+        parts += [library_digest(str(path)) for path in sorted(_compiled_parts())]
     except UnknownIdentity as error:
         warn_unknown("vllm_ir", error)
         return None
@@ -125,6 +127,10 @@ def _one_op(op: IrOp, selection: Selection) -> Identity | None:
 
 def _shipped() -> set[str]:
     return {n for n, op in IrOp.registry.items() if op.__module__.startswith(f"{_PACKAGE}.")}
+
+
+def _compiled_parts() -> Iterator[Path]:
+    return Path(_C.__file__).parent.glob("*.so")
 
 
 def _machine() -> str:
