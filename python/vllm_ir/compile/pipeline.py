@@ -38,7 +38,9 @@ class PostGradPass(CustomGraphPass):
     """Everything that happens to ops behind AOTAutograd, as one pass of Inductor's.
 
     An engine that owns its pipeline puts it at the end of `post_grad_custom_post_pass`; the backend
-    `vllm_ir` does so itself. It pickles and copies; reports are kept outside (`sink`).
+    `vllm_ir` does so itself. It pickles and copies; reports are kept outside (`sink`). On a hit of
+    Inductor's caches no pass runs: the backend then finds the report in a file that it named by the
+    graph, which an engine can do too (`side_file`).
 
     Args:
         config: The choices.
