@@ -22,8 +22,14 @@ from processes import output_of
 from torch import Tensor
 
 import vllm_ir as ir
-from vllm_ir import _C, file_digests, log, rules
-from vllm_ir.identity import LibraryFile, UnknownIdentity, identify, known_identity
+from vllm_ir import _C, log, rules
+from vllm_ir.identity import (
+    LibraryFile,
+    UnknownIdentity,
+    file_digests,
+    identify,
+    known_identity,
+)
 
 # A predicate, and around it all that it may depend on.
 PACKAGE = {
@@ -570,13 +576,13 @@ def test_an_operator_of_a_library_counts_by_the_content_of_the_library(monkeypat
         looked_at.append(path)
         return "another content"
 
-    monkeypatch.setattr("vllm_ir.operators.library_digest", library_digest)
+    monkeypatch.setattr("vllm_ir.identity.operators.library_digest", library_digest)
     assert identify(operator) != before
     assert looked_at == [os.path.realpath(_C.__file__)]
 
 
 def test_an_operator_that_nobody_has_registered_is_unknown(monkeypatch):
-    monkeypatch.setattr("vllm_ir.operators.libraries_that_mention", lambda text: [])
+    monkeypatch.setattr("vllm_ir.identity.operators.libraries_that_mention", lambda text: [])
     with pytest.raises(UnknownIdentity) as error:
         identify(torch.ops.vllm_ir_C.rms_norm)
     text = "the operator vllm_ir_C::rms_norm, whose library isn't known"

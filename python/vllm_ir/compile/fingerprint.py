@@ -22,12 +22,12 @@ from vllm_ir import _C
 from vllm_ir.compile import fusion
 from vllm_ir.compile.config import CompileConfig
 from vllm_ir.compile.graph import ir_call
-from vllm_ir.file_digests import library_digest
 from vllm_ir.identity import Identity, UnknownIdentity, identify, warn_unknown
+from vllm_ir.identity.file_digests import library_digest
+from vllm_ir.identity.operators import is_of_torch
+from vllm_ir.identity.versions import OWN_SOURCES
 from vllm_ir.op import IrOp
-from vllm_ir.operators import is_of_torch
 from vllm_ir.selection import Selection
-from vllm_ir.versions import OWN_SOURCES
 
 
 def of(

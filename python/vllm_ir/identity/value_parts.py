@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects that are no more than their parts, for identities: a partial, a rule, an operator."""
 
+import collections
 import ctypes
 import functools
 import logging
@@ -9,7 +10,7 @@ import re
 import threading
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -19,7 +20,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._contextlib import _DecoratorContextManager
 
 from vllm_ir import _C
-from vllm_ir.operators import facts_of_overload, overloads_of
+from vllm_ir.identity.operators import facts_of_overload, overloads_of
 from vllm_ir.rules import Rule
 
 
@@ -105,3 +106,23 @@ _PARTS: list[tuple[Any, Callable[[Any], tuple[Any, ...] | None]]] = [
     (Rule, lambda v: ("rule", str(v))),
     (_C.IrOpBase, _op),
 ]
+
+_MACHINERY = {
+    *("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__qualname__"),
+    *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__"),
+    *("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__firstlineno__"),
+    *("__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+}
+_SLOTS = (
+    *(types.MemberDescriptorType, types.GetSetDescriptorType),
+    type(vars(collections.namedtuple("_", "field"))["field"]),
+)
+
+
+def members_of(cls: type) -> Mapping[str, Any]:
+    """Return what a class holds, without what its bases, its file and its other members say."""
+    own = {name: value for name, value in vars(cls).items() if name not in _MACHINERY}
+    if issubclass(cls, Enum):
+        kept: dict[str, Any] = {m.name: m._value_ for m in cls}
+        return kept | {n: v for n, v in own.items() if isinstance(v, types.FunctionType)}
+    return {n: v for n, v in own.items() if not isinstance(v, _SLOTS)}

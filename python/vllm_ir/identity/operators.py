@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vllm_ir.file_digests import (
+from vllm_ir.identity.file_digests import (
     UnknownIdentity,
     file_digest,
     libraries_that_mention,

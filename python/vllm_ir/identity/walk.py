@@ -1,109 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What identifies a function: everything in reach of its code that decides what it returns.
+"""The walk from a function to all that is in reach of its code."""
 
-From a function the walk goes to all that its code refers to, by names, attributes and imports, and
-on from there. Functions and classes count by their bytecode and by the content of their file, plain
-values by what they are, libraries by the content of their file. Torch, NumPy, Triton and Python's
-own library count by their versions, and this package by all of its sources. No path and no address
-counts: equal checkouts are equal.
-
-Two processes with one identity run the same code on the same values. What can't be known, the state
-of an object say, has no identity: caches are then bypassed, which is slow and safe. Modules that a
-function imports when it runs are imported by asking.
-"""
-
-import builtins
-import collections
 import hashlib
 import importlib
 import os
 import sys
 import types
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch._ops import _Ops
 
-from vllm_ir.file_digests import UnknownIdentity, file_digest, library_digest
-from vllm_ir.log import warning_once
-from vllm_ir.references import Reference, facts_of
-from vllm_ir.value_parts import LibraryFile, OpName, parts_of
-from vllm_ir.versions import (
+from vllm_ir.identity.file_digests import UnknownIdentity, file_digest, library_digest
+from vllm_ir.identity.lookups import MISSING, look_up
+from vllm_ir.identity.references import Reference, facts_of
+from vllm_ir.identity.value_parts import LibraryFile, OpName, members_of, parts_of
+from vllm_ir.identity.versions import (
+    home_of,
     is_extension,
-    is_ours,
     is_versioned,
     module_of_globals,
     version_of,
 )
-
-__all__ = ["Identity", "LibraryFile", "UnknownIdentity", "identify", "known_identity"]
-
-
-@dataclass(frozen=True)
-class Identity:
-    """An identity, and the ops that are called on the way: what those do is not in it.
-
-    Attributes:
-        digest: The same exactly when the same things are in reach.
-        ops: Names of ops of this package.
-    """
-
-    digest: str
-    ops: frozenset[str]
-
-
-def identify(*values: Any) -> Identity:
-    """Return the identity of functions and plain values, taken together.
-
-    Raises:
-        UnknownIdentity: Something in reach has no identity; the text says what and where.
-
-    Example:
-        >>> from vllm_ir.identity import identify
-        >>> identify("limit", 3) == identify("limit", 3)
-        True
-        >>> identify("limit", 3) == identify("limit", 4)
-        False
-    """
-    walk = _Walk()
-    try:
-        for value in values:
-            walk.value(value)
-    except UnknownIdentity:
-        raise
-    except Exception as error:  # an attribute of somebody's object may raise anything
-        kind = type(error).__name__
-        raise UnknownIdentity(f"an object that can't be looked at ({kind})") from error
-    return Identity(walk.digest(), frozenset(walk.ops))
-
-
-def known_identity(where: str, *values: Any) -> str | None:
-    """Return the identity of values for compile caches; None, with a warning, when unknown.
-
-    Args:
-        where: Whose they are, for the warning, which comes once.
-        *values: As for `identify`.
-    """
-    try:
-        return identify(*values).digest
-    except UnknownIdentity as error:
-        warn_unknown(where, error)
-        return None
-
-
-def warn_unknown(where: str, error: UnknownIdentity) -> None:
-    """Say once that compile caches are bypassed on somebody's account, and why."""
-    warning_once(
-        ("identity", where, str(error)),
-        "%s: compile caches need to know what decides the result, got %s. They are bypassed: each "
-        "process compiles anew. Use functions in files, plain values and frozen dataclasses.",
-        where,
-        error,
-    )
-
 
 _ATOMS = {
     *(type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented)),
@@ -118,18 +37,14 @@ _COMPILED = (
 _DYNAMIC: tuple[Any, ...] = (
     *(eval, exec, open, globals, __import__, importlib.import_module, os.getenvb),
 )
-# What counts by itself, though its module counts by a version.
-_LOOKED_INTO = {
-    torch: ("ops",),
-    os: ("environ", "environb", "getenv", "getenvb"),
-    importlib: ("import_module",),
-    builtins: ("eval", "exec", "open", "globals", "__import__"),
-}
-_MISSING = object()
 
 
-class _Walk:
-    """One walk. It writes what it finds into a hash, in a fixed order, each object once."""
+class Walk:
+    """One walk. It writes what it finds into a hash, in a fixed order, each object once.
+
+    Attributes:
+        ops: Names of ops of this package that it came across.
+    """
 
     def __init__(self) -> None:
         self.ops: set[str] = set()
@@ -140,6 +55,7 @@ class _Walk:
         self._in_class = False
 
     def digest(self) -> str:
+        """Return the hash of all that was taken in so far."""
         return self._hash.hexdigest()
 
     def value(self, value: Any, name: str = "") -> None:
@@ -219,7 +135,7 @@ class _Walk:
         self._where.append(cls.__qualname__)
         inside, self._in_class = self._in_class, True
         self._sequence(type(cls), cls.__bases__, name)
-        for member, value in _members(cls).items():
+        for member, value in members_of(cls).items():
             self._say(member)
             self.value(value, member)
         self._in_class = inside
@@ -258,7 +174,7 @@ class _Walk:
         # Its order differs from process to process, so each element counts by itself.
         walks = []
         for item in value:
-            walk = _Walk()
+            walk = Walk()
             walk.value(item, name)
             walks.append(walk.digest())
             self.ops |= walk.ops
@@ -275,7 +191,7 @@ class _Walk:
             self._say(str(len(parts)))
             for part in parts:
                 self.value(part, name)
-        elif (home := _home_of(value)) is not None:
+        elif (home := home_of(value)) is not None:
             self._say(version_of(home), home.__name__, value.__name__)
         else:
             raise self._unknown(name, f"the state of a {kind.__qualname__} object")
@@ -284,16 +200,8 @@ class _Walk:
 
     def _reference(self, fn: types.FunctionType, reference: Reference) -> None:
         name = str(reference)
-        try:
-            value = _root(fn, reference)
-        except Exception as error:  # the function gets it too, or is prepared
-            self._say("missing", name, type(error).__name__)
-            return
-        attributes = list(reference.attributes)
-        while attributes and (found := _attribute(value, attributes[0])) is not value:
-            value = found
-            attributes.pop(0)
-        if value is _MISSING:
+        value, attributes = look_up(fn, reference)
+        if value is MISSING:
             self._say("missing", name)
         elif value is os.environ or value is os.getenv:
             self._environment(reference, name)
@@ -325,65 +233,3 @@ class _Walk:
     def _unknown(self, name: str, what: str) -> UnknownIdentity:
         place = f" in {self._where[-1]}()" if self._where else ""
         return UnknownIdentity(f"{what} ('{name}'{place})" if name else what + place)
-
-
-def _root(fn: types.FunctionType, reference: Reference) -> Any:
-    if reference.kind == "cell":
-        assert fn.__closure__ is not None
-        return fn.__closure__[fn.__code__.co_freevars.index(reference.name)].cell_contents
-    if reference.kind == "import":
-        name = "." * reference.level + reference.name
-        return importlib.import_module(name, fn.__globals__.get("__package__"))
-    if reference.name in fn.__globals__:
-        return fn.__globals__[reference.name]
-    return getattr(builtins, reference.name)
-
-
-def _attribute(value: Any, name: str) -> Any:
-    """Return an attribute of a module that doesn't count as a whole; anything else as it is."""
-    if not isinstance(value, types.ModuleType):
-        return value
-    if is_extension(value) or (is_versioned(value) and not _leads_on(value, name)):
-        return value
-    try:
-        return getattr(value, name)
-    except Exception:  # a module's own __getattr__ may raise anything
-        pass
-    try:
-        return importlib.import_module(f"{value.__name__}.{name}")
-    except Exception:
-        return _MISSING
-
-
-def _leads_on(module: types.ModuleType, name: str) -> bool:
-    """Whether an attribute of a versioned module is to be looked at, not only its version."""
-    return is_ours(module) or name in _LOOKED_INTO.get(module, ())
-
-
-def _home_of(value: Any) -> types.ModuleType | None:
-    """Return the versioned module that has this object under its own name: NumPy's functions."""
-    module = sys.modules.get(str(getattr(value, "__module__", None)))
-    if module is None or not is_versioned(module):
-        return None
-    return module if vars(module).get(getattr(value, "__name__", "")) is value else None
-
-
-_MACHINERY = {
-    *("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__qualname__"),
-    *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__"),
-    *("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__firstlineno__"),
-    *("__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
-}
-_SLOTS = (
-    *(types.MemberDescriptorType, types.GetSetDescriptorType),
-    type(vars(collections.namedtuple("_", "field"))["field"]),
-)
-
-
-def _members(cls: type) -> Mapping[str, Any]:
-    """Return what a class holds, without what its bases, its file and its other members say."""
-    own = {name: value for name, value in vars(cls).items() if name not in _MACHINERY}
-    if issubclass(cls, Enum):
-        kept: dict[str, Any] = {m.name: m._value_ for m in cls}
-        return kept | {n: v for n, v in own.items() if isinstance(v, types.FunctionType)}
-    return {n: v for n, v in own.items() if not isinstance(v, _SLOTS)}

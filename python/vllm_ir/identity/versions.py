@@ -32,7 +32,7 @@ def is_versioned(module: ModuleType) -> bool:
 def version_of(module: ModuleType) -> str:
     """Return name and version of the package that a versioned module belongs to."""
     package = module.__name__.partition(".")[0]
-    if package == __package__:
+    if package == _PACKAGE:
         return f"{package} {OWN_SOURCES}"
     version = getattr(sys.modules.get(package), "__version__", None)
     return f"{package} {version or sys.version}"
@@ -40,7 +40,7 @@ def version_of(module: ModuleType) -> str:
 
 def is_ours(module: ModuleType) -> bool:
     """Return whether a module is one of this package."""
-    return module.__name__.partition(".")[0] == __package__
+    return module.__name__.partition(".")[0] == _PACKAGE
 
 
 def is_extension(module: ModuleType) -> bool:
@@ -52,6 +52,14 @@ def module_of_globals(namespace: Mapping[str, Any]) -> ModuleType | None:
     """Return the module whose namespace this is, None for one that a program has made up."""
     module = sys.modules.get(str(namespace.get("__name__")))
     return module if module is not None and vars(module) is namespace else None
+
+
+def home_of(value: Any) -> ModuleType | None:
+    """Return the versioned module that has this object under its own name: NumPy's functions."""
+    module = sys.modules.get(str(getattr(value, "__module__", None)))
+    if module is None or not is_versioned(module):
+        return None
+    return module if vars(module).get(getattr(value, "__name__", "")) is value else None
 
 
 def _roots() -> tuple[str, ...]:
@@ -80,6 +88,7 @@ def _own_sources() -> str:
     return digest.hexdigest()
 
 
-_OWN_FOLDER = os.path.dirname(__file__) + os.sep
+_PACKAGE = __name__.partition(".")[0]
+_OWN_FOLDER = os.path.dirname(str(sys.modules[_PACKAGE].__file__)) + os.sep
 # At once, not when it is asked for: a file that is edited later isn't what this process runs.
 OWN_SOURCES = _own_sources()
