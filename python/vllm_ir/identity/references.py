@@ -80,7 +80,7 @@ def _constant_text(constant: Any) -> str:
 # ---- instructions --------------------------------------------------------------------------------
 
 _LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
-_BETWEEN = {"EXTENDED_ARG", "CACHE", "NOP"}
+_BETWEEN = {"EXTENDED_ARG", "CACHE", "NOP", "PUSH_NULL"}
 _STEPS = {
     "LOAD_ATTR": "attribute",
     "LOAD_METHOD": "attribute",
