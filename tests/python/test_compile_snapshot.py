@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from toys import new_name, new_toy, raises_exactly, runs, toy_native
 
 import vllm_ir as ir
+from vllm_ir.compile import sink
 from vllm_ir.selection import Request, Selection
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
@@ -26,7 +27,7 @@ def fresh_dynamo():
     torch._dynamo.reset()
 
 
-def with_an_op_in_its_backward_graph(op):
+def with_an_op_in_its_backward_graph(op, **options):
     """Return a compiled function of (x, constant); its backward graph calls the op again."""
 
     def product(x, constant):
@@ -35,7 +36,7 @@ def with_an_op_in_its_backward_graph(op):
     def f(x, constant):
         return checkpoint(product, x.sin(), constant, use_reentrant=False).sum()
 
-    return torch.compile(f, backend="vllm_ir", fullgraph=True)
+    return torch.compile(f, fullgraph=True, **(options or {"backend": "vllm_ir"}))
 
 
 def selected(report: ir.compile.CompileReport) -> dict[str, list[str]]:
@@ -137,6 +138,25 @@ def test_a_copy_of_the_pass_does_the_same_and_reports_to_the_same_place(made):
         torch.testing.assert_close(f(X), X * 3)
     for one in (lowering, copied):
         assert [list(n.values()) for n in one.selected_impls.values()] == [["a"]]
+
+
+def test_a_pass_without_a_selection_lowers_both_graphs_by_the_same():
+    op = new_toy("a", "b")
+    lowering = ir.compile.PostGradPass()
+    f = with_an_op_in_its_backward_graph(op, options={"post_grad_custom_post_pass": lowering})
+    for scope, other in (("a", "b"), ("b", "a")):
+        torch._dynamo.reset()
+        sink.open_entry(lowering.key)
+        x = leaf()
+        with op.set_priority([scope]):
+            loss = f(x, X)
+        with op.set_priority([other]):
+            loss.backward()
+        assert [(r.kind, r.nodes[0].selected) for r in lowering.reports] == [
+            ("forward", scope),
+            ("backward", scope),
+        ]
+        torch.testing.assert_close(x.grad, 2 * X.cos())
 
 
 def test_a_pass_without_a_selection_uses_what_is_in_force():

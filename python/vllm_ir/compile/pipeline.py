@@ -11,9 +11,11 @@ still delete clones that it takes for no-ops, among them those that protect a ca
 import json
 import logging
 import uuid
+import weakref
 from typing import Any
 
 from torch import fx
+from torch._guards import TracingContext
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._logging._internal import trace_structured
 
@@ -33,6 +35,10 @@ from vllm_ir.compile.verify import verify
 from vllm_ir.log import logger
 from vllm_ir.selection import Selection
 
+# A forward graph and its backward graph, which may be compiled much later, are kept in caches as
+# one: both go by what was in force when Inductor first asked about them.
+_selections: "weakref.WeakKeyDictionary[TracingContext, Selection]" = weakref.WeakKeyDictionary()
+
 
 class PostGradPass(CustomGraphPass):
     """Everything that happens to ops behind AOTAutograd, as one pass of Inductor's.
@@ -44,7 +50,7 @@ class PostGradPass(CustomGraphPass):
 
     Args:
         config: The choices.
-        selection: The priorities to lower by. None: those in force when Inductor asks.
+        selection: The priorities to lower by. None: those in force when Inductor first asks.
         key: Where reports go; equal for copies of one pass.
         side_file: The file that keeps the reports for cache hits, "" for none.
         ops: Names of the ops that graphs may call, as `fingerprint.ops_called` finds them; None:
@@ -85,13 +91,13 @@ class PostGradPass(CustomGraphPass):
             IrTypeError: An implementation's result has another dtype or shape than the op's.
             IrRuntimeError: An implementation misbehaves, or an op was left over.
         """
-        report = run_passes(graph, self.config, self.selection or Selection.in_force())
+        report = run_passes(graph, self.config, self._selection())
         if report is not None:
             self._keep(report)
 
     def uuid(self) -> Any:
         """Return what identifies the result for Inductor's caches, None to bypass them."""
-        selection = self.selection or Selection.in_force()
+        selection = self._selection()
         if selection.batch_invariant:
             define_eager_operators(selection)  # where a cache has the code, no pass runs
         return fingerprint.of(self.config, selection, self.ops)
@@ -109,6 +115,14 @@ class PostGradPass(CustomGraphPass):
             for op, nodes in report.selected_impls.items():
                 found.setdefault(op, {}).update(nodes)
         return found
+
+    def _selection(self) -> Selection:
+        if self.selection is not None:
+            return self.selection
+        context = TracingContext.try_get()
+        if context is None:
+            return Selection.in_force()
+        return _selections.setdefault(context, Selection.in_force())
 
     def _keep(self, report: GraphReport) -> None:
         sink.add(self.key, report, self.side_file)
