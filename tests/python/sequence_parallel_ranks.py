@@ -5,8 +5,10 @@
 what each rank saw. The tests judge.
 """
 
+import functools
 import json
 import os
+import random
 import sys
 import warnings
 from pathlib import Path
@@ -96,6 +98,49 @@ def graphs() -> list[dict]:
     return found
 
 
+def draw(seed: int) -> tuple[list[tuple[str, int, int]], list[int]]:
+    """Return a random program: what each statement does and to which values; what is returned.
+
+    "reduce" multiplies by this rank's matrix first; everything else is the same on both ranks.
+    """
+    rng = random.Random(seed)
+    kinds = ["layer"] * 6 + ["reduce"] * 2 + ["fused"] * 2 + ["norm"] * 2 + ["add"] * 2 + ["relu"]
+    statements = [(rng.choice(kinds), rng.randrange(9), rng.randrange(9)) for _ in range(10)]
+    return statements, rng.sample(range(1, 10), 3)
+
+
+def run_program(program, x, norm, matrix):
+    """Run a random program; values are counted from the last one."""
+    name = distributed.group.WORLD.group_name
+    statements, returned = program
+    values = [x * 1]
+    for kind, a, b in statements:
+        one, other = values[-1 - a % len(values)], values[-1 - b % len(values)]
+        if kind in ("reduce", "layer"):
+            p = C10D.wait_tensor(C10D.all_reduce(one @ matrix, "sum", name))
+            values += ir.ops.fused_add_rms_norm(p, other, norm, 1e-6) if kind == "layer" else (p,)
+        elif kind == "fused":
+            values += ir.ops.fused_add_rms_norm(one, other, norm, 1e-6)
+        elif kind == "norm":
+            values.append(ir.ops.rms_norm(one, norm, 1e-5))
+        else:
+            values.append(one + other if kind == "add" else torch.relu(one))
+    return tuple(values[-i % len(values)] for i in returned)
+
+
+def random_programs(count: int) -> list[dict]:
+    """Compare random programs with themselves under both passes."""
+    found = []
+    args = (batch(4), weight_of("same", torch.float32), parts(torch.float32)[0])
+    for seed in range(count):
+        model = functools.partial(run_program, draw(seed))
+        fused = Fused(model, *args, config=FORMS["fused by a pass"])
+        scattered = len(fused.calls(C10D.reduce_scatter_tensor.default))
+        apart = difference(fused(*args), model(*args))
+        found.append({"seed": seed, "scattered": scattered, "difference": apart})
+    return found
+
+
 def compiled(rows: tuple[int, ...]) -> dict:
     """Compile a model with Inductor and call it with batches, in this order."""
     torch._dynamo.reset()
@@ -135,7 +180,8 @@ def run_rank(rank: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
     ir.ops.fused_add_rms_norm.set_default(["vllm_c", "native"])
     with torch.no_grad():
-        seen = {"graphs": graphs(), "first": compiled((8, 7, 6, 4, 9)), "again": compiled((9, 8))}
+        seen = {"graphs": graphs(), "random": random_programs(60)}
+        seen |= {"first": compiled((8, 7, 6, 4, 9)), "again": compiled((9, 8))}
     Path(folder, f"{rank}.json").write_text(json.dumps(seen))
     distributed.destroy_process_group()
 

@@ -41,6 +41,16 @@ def test_a_layer_has_a_reduce_scatter_and_an_all_gather(seen):
         assert case["ops"] == ["rms_norm", *[norm] * 3]
 
 
+def test_random_programs_keep_their_values(seen):
+    for rank in seen:
+        for case in rank["random"]:
+            assert case["difference"] <= 1e-6, case
+    assert sum(case["scattered"] for case in seen[0]["random"]) > 60
+    assert [c["scattered"] for c in seen[0]["random"]] == [
+        c["scattered"] for c in seen[1]["random"]
+    ]
+
+
 def test_compiled_code_is_right_for_every_batch_and_sends_what_the_report_says(seen):
     for rank in seen:
         for run in (rank["first"], rank["again"]):  # "again" has its code from the caches

@@ -8,11 +8,11 @@ The sum may be read by anything else: it is the second result. Where Inductor ha
 into the matrix product in front of it (`addmm`), the two are taken apart again, as they were
 written.
 
-In float32 the results are the same bits. In float16 and bfloat16 the addition rounds the sum before
-the norm reads it, and the fused op doesn't. Inductor leaves out that rounding too when it fuses the
-two itself, so the pass runs; with `strict_numerics` it leaves them apart, and says so. A sum in
-another dtype stays: the fused op adds in float32. The fused op is chosen by its own priority, not
-by that of `rms_norm`.
+In float32 native gives the same bits either way. In float16 and bfloat16 the addition rounds the
+sum before the norm reads it, and the fused op doesn't. Inductor leaves out that rounding too when
+it fuses the two itself, so the pass runs; with `strict_numerics` it leaves them apart, and says so.
+A sum in another dtype stays: the fused op adds in float32. The fused op is chosen by its own
+priority, not by that of `rms_norm`.
 """
 
 from typing import Any
