@@ -36,6 +36,8 @@ def how_traced(op_name: str) -> str:
     if switch.state == "off":
         guard_selection(compiling=compiler is not Compiler.OTHER)
         return UNWRAPPED if compiler is Compiler.OTHER else UNWRAPPED_COMPILING
+    if compiler is Compiler.LOWERING:
+        guard_selection(compiling=True)  # the pass chooses; our backend asks for this guard itself
     if switch.state == "on" or compiler is not Compiler.INDUCTOR:
         return OPERATOR
     guard_selection(compiling=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled code holds while ops select as they did when it was made, and comes back with that."""
 
+import contextlib
 import sys
 import threading
 
@@ -53,8 +54,8 @@ def new_op(**numbers: float) -> ir.IrOp:
     return op
 
 
-def compiled(f):
-    function = torch.compile(f, backend="vllm_ir", fullgraph=True)
+def compiled(f, **options):
+    function = torch.compile(f, fullgraph=True, **(options or {"backend": "vllm_ir"}))
 
     def call(x=X):
         with torch.no_grad():
@@ -79,6 +80,20 @@ def test_going_back_uses_the_code_that_is_there(by, raw):
             with op.set_priority([provider]):
                 answers.append(call())
     assert answers == [7.0, 1.0, 7.0, 1.0, 7.0]
+    assert graphs() == 2
+
+
+@pytest.mark.parametrize("wrapped", [None, True])
+def test_inductor_with_our_pass_is_guarded_too(wrapped):
+    op = new_op(c=7.0)
+    options = {"post_grad_custom_post_pass": ir.compile.PostGradPass()}
+    call = compiled(lambda x: op(x), options=options)
+    with ir.enable_torch_wrap(True) if wrapped else contextlib.nullcontext():
+        answers = []
+        for provider in ("c", "native", "c"):
+            op.set_default([provider])
+            answers.append(call())
+    assert answers == [7.0, 1.0, 7.0]
     assert graphs() == 2
 
 
