@@ -9,7 +9,9 @@ import vllm_ir as ir
 from vllm_ir import _C, log, torch_wrap
 
 # Asserts of helpers tell their values, and count under `python -O`, as those of tests do.
-pytest.register_assert_rewrite("toys", "processes", "fusion_graphs", "case_checks", "gated_inputs")
+pytest.register_assert_rewrite(
+    "toys", "processes", "fusion_graphs", "case_checks", "gated_inputs", "cached_runs"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from toys import new_name, new_toy, raises_exactly, toy_native
 
 import vllm_ir as ir
-from vllm_ir.compile import CompileConfig, fingerprint, fusion
+from vllm_ir.compile import CompileConfig, PostGradPass, fingerprint, fusion
 from vllm_ir.compile.fusion import KeywordArg, call
 from vllm_ir.selection import Request, Selection
 
@@ -257,6 +257,21 @@ def test_the_ops_of_a_graph():
     assert fingerprint.ops_called(gm) == {op.name, "rms_norm", "fused_add_rms_norm"}
     assert fingerprint.ops_called(graph_of(somebody_s)) is None
     assert fingerprint.ops_called(graph_of(torch.ops.vllm_ir_C.rms_norm.default)) is None
+
+
+def test_batch_invariance_defines_the_operators_that_cached_code_calls():
+    """Each pair of op and provider has its own, whatever underscores their names have."""
+    impls = []
+    for name, provider in (("of_test", "a__b"), ("of_test__a", "b")):
+        op = ir.register_op(native, name=name)
+        impls.append(op.register_impl(provider, batch_invariant=True)(same))
+        op.set_default([provider])
+    ir.set_batch_invariant(True)
+    assert PostGradPass(ops=frozenset(i.op.name for i in impls)).uuid() is not None
+    for impl in impls:
+        for provider in (impl.provider, "native"):
+            made = getattr(torch.ops.vllm_ir_eager, f"{impl.op.name}_BY_{provider}")
+            assert torch.equal(made(X, X), X + X)
 
 
 def test_it_costs_little_when_asked_again():

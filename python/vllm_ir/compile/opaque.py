@@ -55,7 +55,7 @@ def define_eager_operators(selection: Selection) -> None:
 
 @functools.cache
 def _define(impl: IrOpImpl) -> OpOverload[..., Any]:
-    name = f"{impl.op.name}__{impl.provider}"
+    name = f"{impl.op.name}_BY_{impl.provider}"  # no name of ours has a capital letter
     _library.define(name + impl.op._schema.text)
     _library.impl(name, functools.partial(_run, impl), "CompositeExplicitAutograd")
     torch.library.register_fake(
