@@ -129,6 +129,23 @@ def test_versions_count(monkeypatch):
     assert len(seen) == 5
 
 
+def test_the_platform_counts():
+    class Elsewhere(ir.Platform):
+        name = "elsewhere_of_test"
+
+        def get_default_ir_op_priority(self, compiling=False):
+            return platform.get_default_ir_op_priority(compiling)
+
+    op, platform = new_sum(), ir.current_platform()
+    before = now(op)
+    ir.set_platform(Elsewhere())
+    try:
+        assert now(op) not in (None, before)
+    finally:
+        ir.set_platform(None)
+    assert now(op) == before
+
+
 def test_a_selection_that_was_taken_down_is_what_counts():
     op = new_sum()
     taken = Selection.in_force()

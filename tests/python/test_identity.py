@@ -308,7 +308,20 @@ def holding(value):
     return closure
 
 
+class Kernel:
+    """As Triton's: a function, configurations, and what was made of them so far."""
+
+    __module__ = "triton.runtime.jit"
+
+    def __init__(self, fn, warps):
+        self.fn = fn
+        self.num_warps = warps
+        self.cache = object()
+
+
 DIFFERENT = {
+    "functions of Triton kernels": (Kernel(plain, 4), Kernel(other, 4)),
+    "settings of Triton kernels": (Kernel(plain, 4), Kernel(plain, 8)),
     "None and False": (None, False),
     "0 and False": (0, False),
     "1 and 1.0": (1, 1.0),
@@ -436,6 +449,10 @@ def imports_by_name(name):
     return importlib.import_module(name)
 
 
+def looks_for_a_module(x):
+    return sys.modules["processes"].run_python(x)
+
+
 def takes_a_module(x):
     return getattr(processes_module, x)
 
@@ -476,6 +493,10 @@ UNKNOWN = {
     "an import by a computed name": (
         imports_by_name,
         "a call of import_module() ('importlib.import_module' in imports_by_name())",
+    ),
+    "modules by their names": (
+        looks_for_a_module,
+        "a look into sys.modules ('sys.modules' in looks_for_a_module())",
     ),
     "a module as a value": (
         takes_a_module,

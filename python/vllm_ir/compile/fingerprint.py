@@ -27,6 +27,7 @@ from vllm_ir.identity.file_digests import library_digest
 from vllm_ir.identity.operators import is_of_torch
 from vllm_ir.identity.versions import OWN_SOURCES
 from vllm_ir.op import IrOp
+from vllm_ir.platforms import current_platform
 from vllm_ir.selection import Selection
 
 
@@ -134,8 +135,8 @@ def _compiled_parts() -> Iterator[Path]:
 
 
 def _machine() -> str:
-    """Return what decides on a CPU beside Inductor's own key, which names the GPU."""
-    return str(torch.backends.cpu.get_cpu_capability())
+    """Return what a predicate may ask of a machine; Inductor's own key names the GPU."""
+    return f"{torch.backends.cpu.get_cpu_capability()} {current_platform().name}"
 
 
 _PACKAGE = __name__.partition(".")[0]

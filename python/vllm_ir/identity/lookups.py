@@ -4,6 +4,7 @@
 import builtins
 import importlib
 import os
+import sys
 import types
 from typing import Any
 
@@ -19,6 +20,7 @@ _LOOKED_INTO = {
     torch: ("ops",),
     os: ("environ", "environb", "getenv", "getenvb"),
     importlib: ("import_module",),
+    sys: ("modules",),
     builtins: ("eval", "exec", "open", "globals", "__import__"),
 }
 

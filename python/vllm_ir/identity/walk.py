@@ -203,6 +203,8 @@ class Walk:
         value, attributes = look_up(fn, reference)
         if value is MISSING:
             self._say("missing", name)
+        elif value is sys.modules:
+            raise self._unknown(name, "a look into sys.modules")
         elif value is os.environ or value is os.getenv:
             self._environment(reference, name)
         else:
