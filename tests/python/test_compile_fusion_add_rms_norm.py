@@ -263,3 +263,33 @@ def test_strides_of_the_sum_are_kept():
 def test_a_norm_without_a_sum_is_no_near_miss():
     fused = Fused(lambda x: ir.ops.rms_norm(x, None, 1e-6), sample()[0], config=ALONE)
     assert fused.said == ["add_rms_norm: no match"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "fused", "fuses"),
+    [
+        ([], ["vllm_c"], True),
+        (["vllm_c"], ["vllm_c"], True),
+        (["vllm_c"], [], False),
+        (["native"], ["vllm_c"], True),
+    ],
+)
+def test_a_provider_that_was_asked_for_is_not_passed_over(norm, fused, fuses):
+    def f(x, r, w):
+        total = x + r
+        return ir.ops.rms_norm(total, w, 1e-6), total
+
+    ir.ops.rms_norm.set_default(norm)
+    ir.ops.fused_add_rms_norm.set_default(fused)
+    torch._dynamo.reset()
+    compiled = ir.compile(f, fullgraph=True)
+    x, w = torch.randn(4, 16), torch.ones(16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, x * 2, w), f(x, x * 2, w))
+    report = ir.explain(compiled)
+    assert [n.op for n in report.nodes] == ["fused_add_rms_norm" if fuses else "rms_norm"]
+    if not fuses:
+        (row,) = report.graphs[0].fusions
+        assert (
+            row.reason == "'vllm_c' comes first for rms_norm, and 'native' for fused_add_rms_norm"
+        )

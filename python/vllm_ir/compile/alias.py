@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from vllm_ir.compile.graph import storage_of, storages_of, tensors_of
 
 # Results of these are their first argument's memory once code is generated, schema or not.
-_VIEWS_BY_NATURE = {"aten::_unsafe_view", "aten::lift_fresh", "aten::_reshape_alias"}
+VIEWS_BY_NATURE = {"aten::_unsafe_view", "aten::lift_fresh", "aten::_reshape_alias"}
 
 
 class AliasClasses:
@@ -89,7 +89,7 @@ class AliasClasses:
             return
         schema = node.target._schema
         aliased = [r.alias_info is not None for r in schema.returns]
-        if schema.name in _VIEWS_BY_NATURE:
+        if schema.name in VIEWS_BY_NATURE:
             sources = [a for a in node.args[:1] if isinstance(a, fx.Node)]
         elif any(aliased):
             positional = zip(schema.arguments, node.args, strict=False)  # defaults are left out

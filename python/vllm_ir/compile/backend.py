@@ -94,7 +94,7 @@ def _begin(
     key = uuid.uuid4().hex
     ops = fingerprint.ops_called(gm)
     identity = fingerprint.of(config, selection, ops)
-    file = "" if identity is None else sink.side_file(_graph_digest(gm, identity))
+    file = "" if identity is None else sink.side_file(_graph_digest(gm, identity, config))
     code, owner = caller_of_backend()
     enter(Compilation(key, code, owner, refused, autograd))
     return PostGradPass(config, selection, key, file, ops)
@@ -157,13 +157,23 @@ def users_passes(patches: dict[str, Any]) -> list[Any]:
     return list(passes) if isinstance(passes, (list, tuple)) else [passes]
 
 
-def _graph_digest(gm: fx.GraphModule, identity: str) -> str:
-    """Return the name under which the reports of equal graphs are kept."""
+def _graph_digest(gm: fx.GraphModule, identity: str, config: CompileConfig) -> str:
+    """Return the name under which the reports of equal graphs are kept.
+
+    A pass that was asked for may guard a symbolic size and treat other sizes otherwise, so then
+    the sizes at hand count.
+    """
     parts = [identity, gm.code, repr((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))]
     for node in gm.graph.nodes:
         if node.op == "placeholder":
             parts += [_described(t) for t in tensors_of(node)]
+            if config.fusions is not None:
+                parts += [str(_hint(n)) for t in tensors_of(node) for n in t.shape]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _hint(size: int | torch.SymInt) -> object:
+    return size.node.hint if isinstance(size, torch.SymInt) else size
 
 
 def _described(t: Tensor) -> str:

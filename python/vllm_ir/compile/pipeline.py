@@ -160,7 +160,7 @@ def run_passes(
         return None
     note_results(graph)
     chooser = Chooser(selection)
-    report.fusions = fusion.apply(graph, config)
+    report.fusions = fusion.apply(graph, config, selection)
     choices = chooser.choose_all(graph)
     writing = [(c.node, c.op) for c in choices if c.impl.inplace]
     report.hoisted = hoist_readers(graph, writing)

@@ -8,10 +8,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 from torch._guards import detect_fake_mode
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
+from vllm_ir.compile.alias import VIEWS_BY_NATURE
 from vllm_ir.compile.graph import value_of
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -164,8 +165,21 @@ def _evaluate(node: fx.Node, new: fx.Node) -> Any:
     if isinstance(node.target, HigherOrderOperator) or not callable(node.target):
         return node.meta.get("val")
     # Anew, not the trace's: a trace may serve many nodes, whose values are different memory.
+    known = node.meta.get("val")
+    if _makes_new_memory(node) and isinstance(known, Tensor) and known.layout is torch.strided:
+        # What it computes needn't be worked out again, which takes ten times as long.
+        return known.new_empty_strided(known.shape, known.stride())
     args, kwargs = fake_values(new.args), fake_values(new.kwargs)
     return node.target(*args, **kwargs)
+
+
+def _makes_new_memory(node: fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    schema = node.target._schema
+    no_aliases = all(r.alias_info is None for r in schema.returns)
+    known = node.target.namespace in ("aten", "prims") and schema.name not in VIEWS_BY_NATURE
+    return known and no_aliases and not schema.is_mutable
 
 
 def _copy_constant(graph: fx.Graph, node: fx.Node, traced: fx.GraphModule) -> fx.Node:

@@ -11,8 +11,8 @@ written.
 In float32 native gives the same bits either way. In float16 and bfloat16 the addition rounds the
 sum before the norm reads it, and the fused op doesn't. Inductor leaves out that rounding too when
 it fuses the two itself, so the pass runs; with `strict_numerics` it leaves them apart, and says so.
-A sum in another dtype stays: the fused op adds in float32. The fused op is chosen by its own
-priority, not by that of `rms_norm`.
+A sum in another dtype stays: the fused op adds in float32. Where a kernel comes first for `rms_norm`
+and another one for the fused op, the two are left apart: nobody's choice is passed over.
 """
 
 from typing import Any
@@ -32,6 +32,7 @@ from vllm_ir.compile.graph import value_of
 from vllm_ir.compile.layout import same_numbers
 from vllm_ir.dtypes import dtype_name
 from vllm_ir.op import IrOp
+from vllm_ir.selection import Selection
 
 _EXACT = {torch.float32}
 _ROUNDED = {torch.float16, torch.bfloat16}
@@ -64,7 +65,16 @@ def _why_not(match: Match) -> str:
         )
     if x.dtype not in _EXACT | _ROUNDED:
         return f"the sum is {dtype_name(x.dtype)}, and the fused op adds in float32"
-    return ""
+    return _other_provider(match.selection)
+
+
+def _other_provider(selection: Selection) -> str:
+    """Why fusing would pass over a kernel that comes first for the norm, or ""."""
+    norm, fused = IrOp.registry["rms_norm"], IrOp.registry["fused_add_rms_norm"]
+    first, other = selection.providers(norm)[0], selection.providers(fused)[0]
+    if first in ("native", other):
+        return ""
+    return f"'{first}' comes first for rms_norm, and '{other}' for fused_add_rms_norm"
 
 
 @register_fusion("add_rms_norm", _norm(_total), _norm(_product), check=_why_not)

@@ -30,6 +30,7 @@ from vllm_ir.compile.fusion.rewriter import Rewriter
 from vllm_ir.compile.graph import activation_args, ir_call, value_of
 from vllm_ir.compile.trace import fake_values, fake_world, nodes_in
 from vllm_ir.errors import IrTypeError
+from vllm_ir.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ class Match:
         values: What was captured, by name: fake tensors and numbers.
         nodes: The matched nodes, in the order of the graph.
         config: The choices of the compilation.
+        selection: The priorities that ops will be lowered by.
     """
 
     values: Mapping[str, Any]
     nodes: tuple[fx.Node, ...]
     config: CompileConfig
+    selection: Selection
 
 
 Check = Callable[[Match], str]
@@ -79,7 +82,7 @@ class PatternFusion:
             return
         matched = sorted(set(found.nodes))
         outputs = [n for n in found.output_nodes() if n is not None]
-        reason = _keywords(found) or _readers(matched, outputs) or self._ask(found, rewriter.config)
+        reason = _keywords(found) or _readers(matched, outputs) or self._ask(found, rewriter)
         inputs = nodes_in((found.kwargs,))
         place = find_place(matched, inputs)
         if reason or isinstance(place, str):
@@ -94,11 +97,12 @@ class PatternFusion:
         _hand_over(rewriter, outputs, results, inputs)
         rewriter.erase(matched)
 
-    def _ask(self, found: torch_patterns.Match, config: CompileConfig) -> str:
+    def _ask(self, found: torch_patterns.Match, rewriter: Rewriter) -> str:
         if self._check is None:
             return ""
         values = fake_values(found.kwargs)
-        match = Match(values, tuple(sorted(set(found.nodes))), config)
+        nodes = tuple(sorted(set(found.nodes)))
+        match = Match(values, nodes, rewriter.config, rewriter.selection)
         try:
             with no_new_guards(values), fake_world(values):
                 verdict = self._check(match)

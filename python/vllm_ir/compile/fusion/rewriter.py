@@ -29,6 +29,7 @@ from vllm_ir.compile.report import FusionReport
 from vllm_ir.compile.trace import Tracer, fake_values, fake_world, nodes_in, splice
 from vllm_ir.errors import IrRuntimeError, IrTypeError
 from vllm_ir.log import logger
+from vllm_ir.selection import Selection
 
 
 class Rewriter:
@@ -38,13 +39,15 @@ class Rewriter:
         graph: Op calls in it are `default`, with every argument by position. A result of an op with
             several results is always read through a `getitem`, and each result has one.
         config: The choices of the compilation.
+        selection: The priorities that ops will be lowered by.
         pass_name: The pass that is running.
         rows: The report so far.
     """
 
-    def __init__(self, graph: fx.Graph, config: CompileConfig) -> None:
+    def __init__(self, graph: fx.Graph, config: CompileConfig, selection: Selection) -> None:
         self.graph = graph
         self.config = config
+        self.selection = selection
         self.pass_name = ""
         self.rows: list[FusionReport] = []
         self._tracer = Tracer()

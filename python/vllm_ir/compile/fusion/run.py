@@ -17,14 +17,18 @@ from vllm_ir.compile.graph import copy_provenance, ir_nodes, make_canonical, ove
 from vllm_ir.compile.report import FusionReport
 from vllm_ir.errors import IrRuntimeError
 from vllm_ir.identity import identify
+from vllm_ir.selection import Selection
 
 
-def apply(graph: fx.Graph, config: CompileConfig) -> list[FusionReport]:
+def apply(
+    graph: fx.Graph, config: CompileConfig, selection: Selection | None = None
+) -> list[FusionReport]:
     """Run the passes that the configuration asks for.
 
     Args:
         graph: Changed in place.
         config: `fusions` chooses the passes.
+        selection: The priorities that ops will be lowered by. None: those in force.
 
     Returns:
         What each pass did, what it left alone and why.
@@ -34,7 +38,7 @@ def apply(graph: fx.Graph, config: CompileConfig) -> list[FusionReport]:
         IrRuntimeError: A pass raised, or left nodes that nothing is known about.
         UnknownNameError: The configuration names a pass that doesn't exist.
     """
-    rewriter = Rewriter(graph, config)
+    rewriter = Rewriter(graph, config, selection or Selection.in_force())
     for fusion in registry.chosen(config.fusions):
         rewriter.pass_name = fusion.name
         _split_results(graph)
