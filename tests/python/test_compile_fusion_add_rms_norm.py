@@ -265,6 +265,7 @@ def test_a_norm_without_a_sum_is_no_near_miss():
     assert fused.said == ["add_rms_norm: no match"]
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(
     ("norm", "fused", "fuses"),
     [

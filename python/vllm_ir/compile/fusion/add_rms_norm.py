@@ -11,8 +11,8 @@ written.
 In float32 native gives the same bits either way. In float16 and bfloat16 the addition rounds the
 sum before the norm reads it, and the fused op doesn't. Inductor leaves out that rounding too when
 it fuses the two itself, so the pass runs; with `strict_numerics` it leaves them apart, and says so.
-A sum in another dtype stays: the fused op adds in float32. Where a kernel comes first for `rms_norm`
-and another one for the fused op, the two are left apart: nobody's choice is passed over.
+A sum in another dtype stays: the fused op adds in float32. Where a kernel comes first for
+`rms_norm` and another one for the fused op, the two are left apart: no choice is passed over.
 """
 
 from typing import Any
