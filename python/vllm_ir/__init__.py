@@ -64,8 +64,9 @@ def explain(subject: Any, *args: Any, **kwargs: Any) -> Any:
     """Return which implementation runs and why, for a call of an op or for a compiled model.
 
     Args:
-        subject: An op, or what `torch.compile(..., backend="vllm_ir")` or `vllm_ir.compile`
-            returned.
+        subject: An op; or what `torch.compile(..., backend="vllm_ir")`, `vllm_ir.compile` or
+            `vllm_ir.compile.lower_program` returned; or the path of a package that
+            `vllm_ir.compile.aoti_package` wrote.
         *args: For an op, the arguments of the call.
         **kwargs: The same, by name.
 

@@ -19,6 +19,8 @@ invariants in its docstring:
 
 `pipeline.PostGradPass` is all but the first as one pass of Inductor's; `backend.Backend` puts both
 to work. Engines that own their pipeline use `PostGradPass` and `FunctionalizePass` themselves.
+`export.lower_program` runs the same passes on an exported program, `aoti.aoti_package` on what
+AOTInductor compiles.
 """
 
 import sys
@@ -28,9 +30,11 @@ from typing import Any
 
 import torch
 
+from vllm_ir.compile.aoti import aoti_package
 from vllm_ir.compile.backend import Backend, backend
 from vllm_ir.compile.config import CompileConfig
 from vllm_ir.compile.explain_compiled import explain_compiled as explain
+from vllm_ir.compile.export import decompositions, lower_program
 from vllm_ir.compile.functionalize import FunctionalizePass, functionalize
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import CompileReport, GraphReport, NodeReport
@@ -44,10 +48,13 @@ __all__ = [
     "GraphReport",
     "NodeReport",
     "PostGradPass",
+    "aoti_package",
     "backend",
+    "decompositions",
     "explain",
     "explain_script",
     "functionalize",
+    "lower_program",
 ]
 
 

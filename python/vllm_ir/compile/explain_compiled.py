@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`vllm_ir.explain(compiled)`: one table for what became of each op call of a compiled model."""
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch.export import ExportedProgram
+
+from vllm_ir.compile.aoti import explain_package
 from vllm_ir.compile.compilations import Compilation, everything, innermost, live
+from vllm_ir.compile.export import explain_program
 from vllm_ir.compile.report import CompileReport, GraphReport
 from vllm_ir.errors import IrTypeError, IrValueError
 
@@ -12,10 +17,17 @@ from vllm_ir.errors import IrTypeError, IrValueError
 def explain_compiled(compiled: Callable[..., Any]) -> CompileReport:
     """Return what became of each op call of a function or module compiled with `vllm_ir`.
 
+    Args:
+        compiled: Or what `lower_program` returned, or the path of an `aoti_package`.
+
     Raises:
         IrTypeError: Not something that `torch.compile` or `vllm_ir.compile` returned.
-        IrValueError: It has not run yet, or was compiled by another backend.
+        IrValueError: It has not run yet, or was compiled by another backend; or no package.
     """
+    if isinstance(compiled, (str, os.PathLike)):
+        return explain_package(compiled)
+    if isinstance(compiled, ExportedProgram):
+        return explain_program(compiled)
     original = getattr(compiled, "_torchdynamo_orig_callable", None)
     if original is None:
         raise IrTypeError(
