@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 import vllm_ir as ir
 from llama.generate import Generation, generate
+from llama.lowering import Lowering
 from llama.model import Llama
 
 OPS = ("rms_norm", "fused_add_rms_norm")  # the ops that the model calls
@@ -24,18 +26,26 @@ class Run:
     Attributes:
         name: heading of the run.
         priorities: list of each op; an absent one keeps what the process is configured to.
+        provider: what must run for every op; None: whatever the lists choose.
+        decode: the compiled model, which runs the steps behind the prompt; None: eager.
+        compile_seconds: time of the first compiled step.
         generations: one per round.
-        selected: which implementation ran how often, all rounds together.
-        norm_seconds: time of the norm calls of one decode step, measured alone.
+        selected: which implementation ran how often in eager, all rounds together.
+        norm_seconds: time of the norm calls of one decode step, measured alone; eager runs only.
         why: what each op would do with the embedded prompt, and the reason for each other choice.
+        lowering: which implementations the compiled step is made of.
     """
 
     name: str
     priorities: ir.IrOpPriorityConfig
+    provider: str | None = None
+    decode: Callable[..., Tensor] | None = None
+    compile_seconds: float = math.nan
     generations: list[Generation] = field(default_factory=list)
     selected: Counts = field(default_factory=dict)
     norm_seconds: float = math.nan
     why: list[ir.Explanation] = field(default_factory=list)
+    lowering: Lowering | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -48,8 +58,16 @@ class Run:
         return max(generation.tokens_per_second for generation in self.generations)
 
     def ran_only(self, provider: str) -> bool:
-        """Whether every counted call went to `provider`, and there was one of each op."""
+        """Whether every call counted in eager went to `provider`, and there was one of each op."""
         return all(set(self.selected.get(op, {})) == {provider} for op in OPS)
+
+
+def warm_up(model: Llama, run: Run, prompt: Sequence[int], max_new_tokens: int) -> None:
+    """Take two steps that are not measured: page faults, thread start, code caches, compilation."""
+    with run.priorities.scoped():
+        first = generate(model, prompt, 2, decode=run.decode, capacity=len(prompt) + max_new_tokens)
+    if run.decode is not None:
+        run.compile_seconds = first.decode_seconds
 
 
 def run_rounds(
@@ -65,19 +83,25 @@ def run_rounds(
 
     They take turns in each round, so that a slow moment of the machine meets all of them.
     """
-    for run in runs:  # one pass each that is not measured: page faults, thread start, code caches
-        with run.priorities.scoped():
-            generate(model, prompt, 2)
     for _ in range(rounds):
         for run in runs:
             listener = None if on_token is None else lambda token, run=run: on_token(run, token)
             with run.priorities.scoped():
                 before = selected_counts()
-                run.generations.append(
-                    generate(model, prompt, max_new_tokens, stop_token, listener)
+                text = generate(
+                    model,
+                    prompt,
+                    max_new_tokens,
+                    stop_token=stop_token,
+                    on_token=listener,
+                    decode=run.decode,
                 )
+                run.generations.append(text)
                 _add(run.selected, before, selected_counts())
     for run in runs:
+        if run.decode is not None:
+            run.lowering = Lowering.of(ir.explain(run.decode))
+            continue
         with run.priorities.scoped():
             run.norm_seconds = time_norms(model)
             run.why = explain_calls(model, prompt)

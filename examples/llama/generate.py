@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from llama.model import KVCache, Llama
 
@@ -36,8 +37,11 @@ def generate(
     model: Llama,
     prompt: Sequence[int],
     max_new_tokens: int,
+    *,
     stop_token: int | None = None,
     on_token: Callable[[int], None] | None = None,
+    decode: Callable[..., Tensor] | None = None,
+    capacity: int | None = None,
 ) -> Generation:
     """Continue `prompt` with the most likely tokens.
 
@@ -47,14 +51,18 @@ def generate(
         max_new_tokens: upper bound, at least 1.
         stop_token: ends the text when it is produced.
         on_token: called with each new token, outside the measured time.
+        decode: runs the steps behind the prompt, one token each; None: `model`. A compiled model
+            does that with one piece of code.
+        capacity: size of the cache; None: what is needed. Compiled code holds for one size.
     """
-    cache = KVCache(model.config, len(prompt) + max_new_tokens, model.embedding.weight.dtype)
+    size = capacity or len(prompt) + max_new_tokens
+    cache = KVCache(model.config, size, model.embedding.weight.dtype)
     token, prefill_seconds = _step(model, prompt, cache)
     tokens, decode_seconds = [token], 0.0
     if on_token:
         on_token(token)
     while token != stop_token and len(tokens) < max_new_tokens:
-        token, seconds = _step(model, [token], cache)
+        token, seconds = _step(model if decode is None else decode, [token], cache)
         tokens.append(token)
         decode_seconds += seconds
         if on_token:
@@ -62,9 +70,9 @@ def generate(
     return Generation(tokens, prefill_seconds, decode_seconds)
 
 
-def _step(model: Llama, tokens: Sequence[int], cache: KVCache) -> tuple[int, float]:
+def _step(run: Callable[..., Tensor], tokens: Sequence[int], cache: KVCache) -> tuple[int, float]:
     """Run the model over `tokens` and return the most likely next token and the seconds it took."""
     begin = time.perf_counter()
-    logits = model(torch.tensor([list(tokens)]), cache)
+    logits = run(torch.tensor([list(tokens)]), cache.advance(len(tokens)), cache)
     token = int(logits[0, -1].argmax())
     return token, time.perf_counter() - begin

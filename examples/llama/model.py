@@ -6,6 +6,7 @@ by priority lists.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,28 +34,37 @@ class LlamaConfig:
 class KVCache:
     """Keys and values of all layers, allocated once for `capacity` positions.
 
-    `length` counts the positions that are filled; the model advances it once a forward pass, after
-    the last layer.
+    A step writes at its positions and attends to the whole cache under a mask, so nothing in it has
+    another shape for the next token, and a compiled step serves all tokens.
+
+    Attributes:
+        layers: keys and values of each layer, (batch, kv_heads, capacity, head_dim).
+        capacity: number of positions.
+        length: number of positions that were handed out.
     """
 
     def __init__(
         self, config: LlamaConfig, capacity: int, dtype: torch.dtype, batch: int = 1
     ) -> None:
-        shape = (config.layers, batch, config.kv_heads, capacity, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype)
-        self.values = torch.zeros(shape, dtype=dtype)
+        shape = (batch, config.kv_heads, capacity, config.head_dim)
+        self.layers = [
+            (torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+            for _ in range(config.layers)
+        ]
+        self.capacity = capacity
         self.length = 0
 
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the new positions of `layer` and return views of all positions up to them."""
-        end = self.length + keys.shape[2]
-        if end > self.keys.shape[3]:
-            raise ValueError(
-                f"KVCache holds {self.keys.shape[3]} positions, got {end}. Make a larger one."
-            )
-        self.keys[layer, :, :, self.length : end] = keys
-        self.values[layer, :, :, self.length : end] = values
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+    def advance(self, count: int) -> Tensor:
+        """Hand out the next `count` positions, as a tensor: a compiler must not see numbers.
+
+        Raises:
+            ValueError: the cache is full.
+        """
+        start, end = self.length, self.length + count
+        if end > self.capacity:
+            raise ValueError(f"KVCache holds {self.capacity} positions, got {end}. Make it larger.")
+        self.length = end
+        return torch.arange(start, end)
 
 
 class RMSNorm(nn.Module):
@@ -90,19 +100,32 @@ class Rotary(nn.Module):
         self.register_buffer("cos", angles.cos().repeat(1, 2), persistent=False)
         self.register_buffer("sin", angles.sin().repeat(1, 2), persistent=False)
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
-        """Rotate `x: (batch, heads, positions, head_dim)`, whose first position is `start`."""
-        end = start + x.shape[2]
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotate `x: (batch, heads, positions, head_dim)`."""
+        cos, sin = self.cos[positions], self.sin[positions]
         first, second = x.chunk(2, dim=-1)
-        return x * self.cos[start:end] + torch.cat((-second, first), dim=-1) * self.sin[start:end]
+        return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class Place(NamedTuple):
+    """Where the tokens of a step stand, equal for all layers.
+
+    Attributes:
+        positions: (positions,), int64.
+        mask: (positions, keys), True where a position may look.
+        rotary: rotates queries and keys.
+    """
+
+    positions: Tensor
+    mask: Tensor
+    rotary: Rotary
 
 
 class Attention(nn.Module):
     """Grouped-query attention: several query heads share a key/value head."""
 
-    def __init__(self, config: LlamaConfig, layer: int) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.layer = layer
         self.head_dim = config.head_dim
         inner, kv_inner = config.heads * config.head_dim, config.kv_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
@@ -110,16 +133,17 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, kv_inner, bias=False)
         self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, rotary: Rotary, cache: KVCache | None) -> Tensor:
+    def forward(self, x: Tensor, place: Place, cache: tuple[Tensor, Tensor] | None) -> Tensor:
         """Attend from each position of `x` to itself and all before it."""
-        start = 0 if cache is None else cache.length
-        query = rotary(self._heads(self.q_proj(x)), start)
-        keys = rotary(self._heads(self.k_proj(x)), start)
+        query = place.rotary(self._heads(self.q_proj(x)), place.positions)
+        keys = place.rotary(self._heads(self.k_proj(x)), place.positions)
         values = self._heads(self.v_proj(x))
         if cache is not None:
-            keys, values = cache.append(self.layer, keys, values)
-        mask = causal_mask(query.shape[2], keys.shape[2])
-        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
+            keys = cache[0].index_copy_(2, place.positions, keys)
+            values = cache[1].index_copy_(2, place.positions, values)
+        out = F.scaled_dot_product_attention(
+            query, keys, values, attn_mask=place.mask, enable_gqa=True
+        )
         projected: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
         return projected
 
@@ -128,14 +152,9 @@ class Attention(nn.Module):
         return x.view(batch, positions, -1, self.head_dim).transpose(1, 2)
 
 
-def causal_mask(queries: int, keys: int) -> Tensor | None:
-    """Return True where a query may look; the last query is the last key.
-
-    None means everywhere: a single query sees all keys.
-    """
-    if queries == 1:
-        return None
-    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+def causal_mask(positions: Tensor, keys: int) -> Tensor:
+    """Return True where a position may look: at itself and before; (positions, keys)."""
+    return torch.arange(keys) <= positions[:, None]
 
 
 class SwiGLU(nn.Module):
@@ -159,22 +178,26 @@ class DecoderLayer(nn.Module):
     The residual stream travels beside `x`, so that each addition is fused into the next norm.
     """
 
-    def __init__(self, config: LlamaConfig, layer: int) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.input_norm = RMSNorm(config.hidden_size, config.epsilon)
-        self.attention = Attention(config, layer)
+        self.attention = Attention(config)
         self.mlp_norm = RMSNorm(config.hidden_size, config.epsilon)
         self.mlp = SwiGLU(config)
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, rotary: Rotary, cache: KVCache | None
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        place: Place,
+        cache: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the block's output and the residual stream, not yet added."""
         if residual is None:
             x, residual = self.input_norm(x), x
         else:
             x, residual = self.input_norm(x, residual)
-        x, residual = self.mlp_norm(self.attention(x, rotary, cache), residual)
+        x, residual = self.mlp_norm(self.attention(x, place, cache), residual)
         assert residual is not None
         return self.mlp(x), residual
 
@@ -187,27 +210,32 @@ class Llama(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.rotary = Rotary(config)
-        self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.layers))
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.epsilon)
 
-    def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor | None = None, cache: KVCache | None = None
+    ) -> Tensor:
         """Compute the logits of every position.
 
         Args:
-            tokens: (batch, positions), int64. With a cache they continue the `cache.length`
-                positions before them.
-            cache: keys and values of earlier positions; extended by this call. None: `tokens` is
-                the whole text.
+            tokens: (batch, positions), int64.
+            positions: (positions,), int64, as `cache.advance` hands them out. None: `tokens` is the
+                whole text.
+            cache: keys and values of earlier positions; those of this call are written into it.
 
         Returns:
             (batch, positions, vocab_size), dtype of the weights.
         """
+        count = tokens.shape[1]
+        if positions is None:
+            positions = torch.arange(count)
+        mask = causal_mask(positions, count if cache is None else cache.capacity)
+        place = Place(positions, mask, self.rotary)
         x: Tensor = self.embedding(tokens)
         residual: Tensor | None = None
-        for layer in self.layers:
-            x, residual = layer(x, residual, self.rotary, cache)
-        if cache is not None:
-            cache.length += tokens.shape[1]
+        for index, layer in enumerate(self.layers):
+            x, residual = layer(x, residual, place, cache.layers[index] if cache else None)
         x, _ = self.norm(x, residual)
         return F.linear(x, self.embedding.weight)
 

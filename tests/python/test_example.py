@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SmolLM2 example: a tiny random model, and the real one against transformers (slow)."""
+"""The examples: SmolLM2 as a tiny random model, eager and compiled; the real one (slow)."""
 
 import json
+import subprocess
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import smollm2
 from llama.compare import OPS, Run, first_difference, run_rounds
 from llama.generate import Generation, generate
+from llama.lowering import Lowering, OpLowering
 from llama.model import KVCache, Llama, LlamaConfig, causal_mask
 from llama.packages import DemoError, need
 from llama.weights import (
@@ -26,6 +29,7 @@ from llama.weights import (
     parameter_name,
 )
 
+EXAMPLES = Path(smollm2.__file__).parent
 TINY = LlamaConfig(
     vocab_size=97,
     hidden_size=64,
@@ -79,24 +83,24 @@ def test_a_cache_changes_nothing(chunks: tuple[int, ...]) -> None:
     with torch.inference_mode():
         expected = model(tokens)
         cache = KVCache(TINY, 12, torch.float32, batch=2)
-        parts = [model(part, cache) for part in tokens.split(chunks, dim=1)]
+        parts = [
+            model(part, cache.advance(part.shape[1]), cache) for part in tokens.split(chunks, dim=1)
+        ]
     torch.testing.assert_close(torch.cat(parts, dim=1), expected)
     assert cache.length == 12
 
 
 def test_a_full_cache_says_so() -> None:
-    with (
-        torch.inference_mode(),
-        pytest.raises(ValueError, match=r"KVCache holds 4 positions, got 5\."),
-    ):
-        tiny_model()(torch.tensor([PROMPT]), KVCache(TINY, 4, torch.float32))
+    cache = KVCache(TINY, 4, torch.float32)
+    assert cache.advance(3).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"^KVCache holds 4 positions, got 5\. Make it larger\.$"):
+        cache.advance(2)
+    assert cache.advance(1).tolist() == [3]
 
 
 def test_a_token_sees_itself_and_the_past() -> None:
-    mask = causal_mask(2, 4)
-    assert mask is not None
-    assert mask.tolist() == [[True, True, True, False], [True, True, True, True]]
-    assert causal_mask(1, 4) is None
+    mask = causal_mask(torch.tensor([2, 3]), 5)
+    assert mask.tolist() == [[True, True, True, False, False], [True, True, True, True, False]]
 
 
 def test_generation_is_greedy_and_stops() -> None:
@@ -149,7 +153,10 @@ def test_names_of_the_file_are_names_of_the_model() -> None:
 
 def test_demo_prints_text_speed_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        smollm2.main(["--prompt", "hello", "--max-new-tokens", "4", "--rounds", "1"], load_tiny)
+        smollm2.main(
+            ["--prompt", "hello", "--max-new-tokens", "4", "--rounds", "1", "--no-compile"],
+            load_tiny,
+        )
         == 0
     )
     text = capsys.readouterr().out
@@ -162,6 +169,7 @@ def test_demo_prints_text_speed_and_reasons(capsys: pytest.CaptureFixture[str]) 
 def test_demo_runs_the_users_lists_and_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "--json",
+        "--no-compile",
         "--max-new-tokens",
         "4",
         "--rounds",
@@ -186,6 +194,74 @@ def test_demo_fails_when_the_text_differs_in_float32_only() -> None:
         "'vllm_c' and 'native' give different text in float32, from token 1 on."
     ]
     assert smollm2.complaints(planned, "bfloat16") == []
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_one_compiled_step_serves_all_tokens_and_the_text_is_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    torch._dynamo.reset()
+    arguments = ["--prompt", "hello", "--max-new-tokens", "12", "--rounds", "2"]
+    assert smollm2.main([*arguments, "--json"], load_tiny) == 0
+    result = json.loads(capsys.readouterr().out)
+    eager, _, native, vllm_c = result["runs"]
+    assert [native["name"], vllm_c["name"]] == ["native, compiled", "vllm_c, compiled"]
+    calls = {"rms_norm": 1, "fused_add_rms_norm": 2 * TINY.layers}
+    for run, provider, removed in ((native, "native", 0), (vllm_c, "vllm_c", 4 * TINY.layers)):
+        assert len(run["tokens"]) == 12
+        assert run["tokens"] == eager["tokens"]
+        assert run["compile_seconds"] > 0
+        assert run["lowering"]["graphs"] == 1
+        ops = run["lowering"]["ops"]
+        assert {op: what["selected"] for op, what in ops.items()} == {
+            op: {provider: count} for op, count in calls.items()
+        }
+        assert [what["copies_kept"] for what in ops.values()] == [0, 0]
+        assert ops["fused_add_rms_norm"]["copies_removed"] == removed
+    assert result["problems"] == []
+
+
+def test_a_rolled_up_report_is_a_table() -> None:
+    ops = {"rms_norm": OpLowering(Counter(native=2, vllm_c=1), 1, 3, Counter())}
+    ops["fused_add_rms_norm"] = OpLowering(Counter(vllm_c=4), 0, 8, Counter(native=4))
+    assert str(Lowering(1, False, ops)).splitlines() == [
+        "op                   runs         copies removed  kept   others",
+        "rms_norm             native 2, vllm_c 1              3     1   -",
+        "fused_add_rms_norm   vllm_c 4                  8     0   native",
+    ]
+
+
+def test_demo_fails_when_code_was_made_twice_or_of_something_else() -> None:
+    (run,) = planned = smollm2.compiled_runs(tiny_model())[1:]
+    run.generations.append(Generation([1], 1.0, 1.0))
+    run.selected = {op: {"vllm_c": 1} for op in OPS}
+    run.lowering = Lowering(1, False, {op: OpLowering(Counter(vllm_c=1)) for op in OPS})
+    assert smollm2.complaints(planned, "float32") == []
+    run.lowering = Lowering(2, False, {op: OpLowering(Counter(native=1)) for op in OPS})
+    assert smollm2.complaints(planned, "float32") == [
+        "'vllm_c, compiled' must be compiled once, got 2 graphs.",
+        "'vllm_c, compiled' was asked for, but it became: rms_norm: native 1; "
+        "fused_add_rms_norm: native 1.",
+    ]
+
+
+def test_the_small_example_shows_what_each_call_became() -> None:
+    command = [sys.executable, "-m", "vllm_ir", "explain", "--json"]
+    ran = subprocess.run(
+        [*command, "--compiled", str(EXAMPLES / "compiled.py")], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    (graph,) = json.loads(ran.stdout)["graphs"]
+    nodes = graph["nodes"]
+    assert [(n["module"], n["selected"]) for n in nodes] == [
+        ("layers.0.input_norm", "native"),
+        ("layers.0.mlp_norm", "vllm_c"),
+        ("layers.1.input_norm", "vllm_c"),
+        ("layers.1.mlp_norm", "vllm_c"),
+        ("norm", "vllm_c"),
+    ]
+    assert [c["kept"] for n in nodes for c in n["clones"]] == [False] * 8
+    assert "largest difference from eager:" in ran.stderr  # what the script prints
 
 
 def test_demo_fails_when_another_implementation_ran() -> None:
@@ -244,9 +320,16 @@ def test_real_model_knows_the_capital_of_france(capsys: pytest.CaptureFixture[st
     model_file_or_skip()
     assert smollm2.main(["--json", "--rounds", "1"]) == 0
     result = json.loads(capsys.readouterr().out)
+    assert len(result["runs"]) == 4
     for run in result["runs"]:
+        provider = run["name"].partition(",")[0]
         assert "Paris" in run["answer"]
-        assert set(run["selected"]["fused_add_rms_norm"]) == {run["name"]}
+        assert set(run["selected"]["fused_add_rms_norm"]) == {provider}
+        assert run["tokens"] == result["runs"][0]["tokens"]
+    for run in result["runs"][2:]:
+        fused = run["lowering"]["ops"]["fused_add_rms_norm"]
+        assert fused["selected"] == {run["name"].partition(",")[0]: 60}
+        assert fused["copies_kept"] == 0
 
 
 @pytest.mark.slow

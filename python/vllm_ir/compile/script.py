@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from vllm_ir.compile.explain_compiled import explain_process
 from vllm_ir.compile.report import CompileReport
@@ -22,7 +23,9 @@ def explain_script(path: str) -> CompileReport:
     """
     if not Path(path).is_file():
         raise IrValueError(f"vllm_ir.explain: --compiled takes a Python script, got '{path}'.")
-    # The script's objects must live until they are explained, so its globals are held.
+    # The script's objects must live until they are explained, so its globals are held. One that
+    # ends with sys.exit() has none left: then the ledger alone knows.
+    names: dict[str, Any] = {}
     with contextlib.redirect_stdout(sys.stderr), _as_main(path):
         names = runpy.run_path(path, run_name="__main__")
     report = explain_process()
