@@ -30,6 +30,7 @@ from llama.weights import (
 )
 
 EXAMPLES = Path(smollm2.__file__).parent
+compiles = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 TINY = LlamaConfig(
     vocab_size=97,
     hidden_size=64,
@@ -196,7 +197,7 @@ def test_demo_fails_when_the_text_differs_in_float32_only() -> None:
     assert smollm2.complaints(planned, "bfloat16") == []
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@compiles
 def test_one_compiled_step_serves_all_tokens_and_the_text_is_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -314,6 +315,7 @@ def test_real_model_agrees_with_transformers(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
+@compiles
 def test_real_model_knows_the_capital_of_france(capsys: pytest.CaptureFixture[str]) -> None:
     for package in ("gguf", "tokenizers", "tqdm"):
         pytest.importorskip(package)
