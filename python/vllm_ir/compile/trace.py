@@ -13,9 +13,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from vllm_ir.compile.alias import VIEWS_BY_NATURE
-from vllm_ir.compile.graph import value_of
+from vllm_ir.compile.graph import ir_nodes, overload, storages_of, value_of, written_args
 
 Decompositions = Mapping[Any, Callable[..., Any]]
+_WRITTEN = "vllm_ir_written"
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -42,7 +43,8 @@ class Tracer:
             args: Arguments as a node has them.
 
         Returns:
-            A graph with one placeholder for each distinct node of the arguments, in order.
+            A graph with one placeholder for each distinct node of the arguments, in order. None of
+            torch's in-place operators is in it; `written_inputs` tells what they wrote.
         """
         nodes = nodes_in(args)
         full_key = (key, signature_of(args))
@@ -114,10 +116,52 @@ def _trace(
 
     fakes = [value_of(n) for n in nodes]
     with fake_world(fakes), torch.fx.traceback.preserve_node_meta(False):
-        traced: fx.GraphModule = make_fx(on_values, tracing_mode="real", decomposition_table=table)(
-            *fakes
-        )
+        traced = _made(on_values, fakes, table)
+        if any(map(_writes_with_torch, traced.graph.nodes)):
+            traced = _functional(traced, fakes, table)
     return traced
+
+
+def _made(fn: Callable[..., Any], fakes: list[Any], table: Decompositions) -> fx.GraphModule:
+    traced: fx.GraphModule = make_fx(fn, tracing_mode="real", decomposition_table=table)(*fakes)
+    return traced
+
+
+def _functional(traced: fx.GraphModule, fakes: list[Any], table: Decompositions) -> fx.GraphModule:
+    """Trace again, with new values in the place of what is written.
+
+    Kernels that write as well become `auto_functionalized`, as AOTAutograd would have it: Inductor
+    puts them back.
+    """
+    from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+
+    inputs = traced.graph.find_nodes(op="placeholder")
+    written = {s for n in traced.graph.nodes for w in written_args(n) for s in storages_of(w)}
+    for node, op, _ in ir_nodes(traced.graph):
+        node.target = overload(op, "default")
+    traced.recompile()
+    functional = _made(dispatch_functionalize(traced, FunctionalTensorMode()), fakes, table)
+    functional.graph.eliminate_dead_code()
+    functional.meta[_WRITTEN] = [i for i, n in enumerate(inputs) if storages_of(n) & written]
+    return functional
+
+
+def written_inputs(traced: fx.GraphModule) -> list[int]:
+    """Return which inputs the traced function writes, where the trace itself doesn't show it."""
+    found: list[int] = traced.meta.get(_WRITTEN, [])
+    return found
+
+
+def _writes_with_torch(node: fx.Node) -> bool:
+    """Whether a node is one of torch's own in-place operators.
+
+    Inductor makes code for these, and takes graphs for free of them: it may put a write behind a
+    read of the new value, where the same memory has been written before.
+    """
+    target = node.target
+    if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
+        return False
+    return bool(target._schema.is_mutable)
 
 
 def splice(
