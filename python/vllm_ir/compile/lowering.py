@@ -39,8 +39,8 @@ from vllm_ir.compile.layout import (
     shown,
 )
 from vllm_ir.compile.opaque import eager_operator, is_generated
-from vllm_ir.compile.report import NodeReport
-from vllm_ir.compile.trace import Tracer, fake_world, nodes_in, splice
+from vllm_ir.compile.report import CloneReport, NodeReport
+from vllm_ir.compile.trace import Tracer, fake_world, nodes_in, splice, written_inputs
 from vllm_ir.errors import IrRuntimeError, IrTypeError
 from vllm_ir.impl import IrOpImpl
 from vllm_ir.notices import impl_failed
@@ -104,13 +104,15 @@ def _lower_call(
         choice.report.notes.append("the implementation branches on a symbolic size: a guard")
     clones = [c.node for c in lowered.clones[first_clone:]]
     result, made = splice(graph, node, traced, inputs)
-    _check_writes(impl, made, inputs, clones, choice)
+    written = [n for new in made for n in written_args(new)]
+    _check_writes(impl, written + [inputs[i] for i in written_inputs(traced)], clones, choice)
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     results = _check_results(graph, choice, results, clones)
     for new in made:
         copy_provenance(node, new)
         new.meta["vllm_ir"] = choice.label
     _replace(graph, node, results, lowered)
+    _drop_unwritten(graph, made, results, lowered, first_clone)
     for new in made:
         called = ir_call(new)
         if called is not None:
@@ -130,6 +132,35 @@ def _protect(graph: fx.Graph, choice: Choice, lowered: Lowered) -> tuple[Any, ..
         args[position] = clone
         lowered.clones.append(ProtectiveClone(clone, name, choice.report.donated, choice.report))
     return tuple(args)
+
+
+def _drop_unwritten(
+    graph: fx.Graph,
+    made: list[fx.Node],
+    results: list[fx.Node],
+    lowered: Lowered,
+    first_clone: int,
+) -> None:
+    """Forget the clones that nothing writes: what was in place has become new values."""
+    written = {s for new in made for n in written_args(new) for s in storages_of(n)}
+    returned = {s for n in results for s in storages_of(n)}
+    for protective in lowered.clones[first_clone:]:
+        clone, source = protective.node, protective.node.args[0]
+        mine = storages_of(clone)
+        if mine & written:
+            continue
+        lowered.clones.remove(protective)
+        assert isinstance(source, fx.Node)
+        why = ""
+        if mine & returned:
+            why = "returned as it is"
+        elif not same_strides(value_of(source), value_of(clone)):
+            why = f"'{source.name}' has gaps or another layout than its copy"
+        else:
+            clone.replace_all_uses_with(source)
+            graph.erase_node(clone)
+        outcome = why or "not written: torch's own operators give new values"
+        protective.report.clones.append(CloneReport(protective.activation, bool(why), outcome))
 
 
 def _must_be_opaque(tracer: Tracer, choice: Choice) -> bool:
@@ -173,21 +204,16 @@ def _count_guards(inputs: list[fx.Node]) -> int:
 
 
 def _check_writes(
-    impl: IrOpImpl,
-    made: list[fx.Node],
-    inputs: list[fx.Node],
-    clones: list[fx.Node],
-    choice: Choice,
+    impl: IrOpImpl, written: list[fx.Node], clones: list[fx.Node], choice: Choice
 ) -> None:
-    theirs = {s for n in inputs if n not in clones for s in storages_of(n)}
-    for new in made:
-        for written in written_args(new):
-            if storages_of(written) & theirs:
-                raise IrRuntimeError(
-                    f"vllm_ir.{impl.op.name}.{impl.provider}: the implementation modified an "
-                    "argument in place. Work on a copy, or register it with inplace=True. Lowered "
-                    f"for\n    {source_line(choice.node)}"
-                )
+    callers = [n for n in choice.node.all_input_nodes if n not in clones]
+    theirs = {s for n in callers for s in storages_of(n)}
+    if any(storages_of(n) & theirs for n in written):
+        raise IrRuntimeError(
+            f"vllm_ir.{impl.op.name}.{impl.provider}: the implementation modified an "
+            "argument in place. Work on a copy, or register it with inplace=True. Lowered "
+            f"for\n    {source_line(choice.node)}"
+        )
 
 
 def _check_results(
