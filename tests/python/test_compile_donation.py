@@ -224,6 +224,53 @@ def test_donating_inside_a_conditional_keeps_its_inputs():
     assert torch.equal(mine[0], args[0])
 
 
+@pytest.mark.parametrize("donate", [True, False])
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda r: r.clone(),
+        lambda r: r.to(torch.float32, copy=True),
+        lambda r: torch.empty_like(r).copy_(r),
+        lambda r: torch.nn.functional.pad(r, (0, 0)),
+        lambda r: torch.cat([r]),
+        lambda r: r.repeat(1, 1),
+        lambda r: torch.zeros(4, 16) + r,
+        lambda r: r / torch.ones(()),
+    ],
+)
+def test_a_copy_that_is_donated_is_never_the_original(copy, donate):
+    """A compiler takes such copies for needless, and the call would give the original away."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("start", torch.linspace(-1, 1, 64).view(4, 16))
+
+        def forward(self, x):
+            y, _ = FUSED.maybe_inplace(x, copy(self.start), W, 1e-6)
+            z, _ = FUSED.maybe_inplace(torch.ones(4, 16) * 3, copy(self.start) * 1, W, 1e-6)
+            return y, z
+
+    layer, (x,) = Layer(), inputs(1)
+    before = layer.start.clone()
+    expected = layer(x.clone())
+    compiled = ir.compile(layer, fullgraph=True, donate_graph_inputs=donate)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x.clone()), expected)
+        assert torch.equal(layer.start, before)
+
+
+def test_a_new_value_beside_a_donated_input_needs_no_copy():
+    def f(x, r):
+        return FUSED.maybe_inplace(x * 2, r, W, 1e-6)
+
+    report, _ = compiled_result(f, *inputs())
+    assert clones(report) == [
+        ("x", False, "not used afterwards"),
+        ("x_residual", False, "donated"),
+    ]
+
+
 # ---- what may not be used again ------------------------------------------------------------------
 
 

@@ -594,6 +594,38 @@ def test_a_static_size_may_be_branched_on():
     torch.testing.assert_close(lowered.module()(x), call(x))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_base_of_an_example_input_says_nothing(dynamic):
+    op = new_op()
+
+    @op.register_impl("pieces")
+    def pieces(
+        x: torch.Tensor,
+        y: torch.Tensor | None = None,
+        scale: float = 1.0,
+        n: int | None = None,
+        flag: bool = False,
+    ) -> torch.Tensor:
+        return torch.stack([x.select(1, i) for i in range(4)], 1) * scale
+
+    class Call(torch.nn.Module):
+        def forward(self, x):
+            return op(x, None, 2.0)
+
+    op.set_default(["pieces"])
+    shapes = ({0: torch.export.Dim("batch")},) if dynamic else None
+    view = torch.randn(3, 12)[:, ::3]  # torch makes symbols for the sizes of its base
+    program = torch.export.export(Call(), (view,), dynamic_shapes=shapes)
+    (fake,) = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
+    env = fake.fake_mode.shape_env
+    assert len(env.var_to_sources) > len(program.range_constraints)
+    lowered = ir.compile.lower_program(program)
+    assert ir.explain(lowered).selected_impls == {op.name: {op.name: "pieces"}}
+    assert env.guards == []
+    for x in (view, torch.randn(3, 4), torch.randn(5, 4))[: None if dynamic else 2]:
+        torch.testing.assert_close(lowered.module()(x), x * 2.0)
+
+
 def test_a_torch_that_cannot_refuse_guards_is_watched(monkeypatch):
     op = new_op()
     op.register_impl("branching")(branching)

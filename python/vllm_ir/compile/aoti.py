@@ -24,8 +24,8 @@ from vllm_ir.compile.export import (
     check_declared,
     check_program,
     forget_donations,
-    without_guards,
 )
+from vllm_ir.compile.guard_free import without_guards
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import CompileReport, GraphReport
 from vllm_ir.errors import IrError, IrTypeError, IrValueError

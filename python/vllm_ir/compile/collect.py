@@ -7,15 +7,25 @@ After: ops appear as `default` alone, with every argument by position and defaul
 one pattern fits all. A call that donated its activations says so in its metadata (`is_donating`).
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
 from torch import fx
 
-from vllm_ir.compile.graph import ir_call, ir_nodes, make_canonical, overload, value_of
+from vllm_ir.compile.graph import (
+    activation_args,
+    ir_call,
+    ir_nodes,
+    make_canonical,
+    overload,
+    value_of,
+)
+from vllm_ir.compile.marks import FRESH
 from vllm_ir.compile.trace import nodes_in, splice
 
 _DONATED = "vllm_ir_donated"
+_KEPT = "vllm_ir_kept"
 _WRAPPERS = ("auto_functionalized", "auto_functionalized_v2")
 
 
@@ -27,17 +37,28 @@ def collect(graph: fx.Graph) -> None:
     for node, op, name in ir_nodes(graph):
         make_canonical(node, op, overload(op, "default"))
         if name == "donated":
-            mark_donating(node)
+            fresh = {n for n, _, arg in activation_args(node, op) if arg.target is FRESH}
+            mark_donating(node, fresh)
+    for mark in graph.find_nodes(op="call_function", target=FRESH):
+        mark.replace_all_uses_with(mark.args[0])
+        graph.erase_node(mark)
 
 
-def mark_donating(node: fx.Node) -> None:
-    """Say that the call that a node stands for gave its activations away."""
+def mark_donating(node: fx.Node, kept: AbstractSet[str] = frozenset()) -> None:
+    """Say that the call that a node stands for gave its activations away, but for those `kept`."""
     node.meta[_DONATED] = True
+    node.meta[_KEPT] = frozenset(kept)
 
 
 def is_donating(node: fx.Node) -> bool:
-    """Whether the call that a node stands for gave its activations away."""
+    """Whether the call that a node stands for gave activations away."""
     return bool(node.meta.get(_DONATED))
+
+
+def kept_activations(node: fx.Node) -> frozenset[str]:
+    """Return the activations that a donating call did not give away: new values, not inputs."""
+    kept: frozenset[str] = node.meta.get(_KEPT, frozenset())
+    return kept
 
 
 def _is_functionalized(node: fx.Node) -> bool:

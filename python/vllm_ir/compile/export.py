@@ -7,21 +7,19 @@ has chosen: with `native` it needs torch alone, with `vllm_c` the kernels that `
 loads.
 """
 
-import contextlib
 import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
 from torch._export.verifier import TrainingIRVerifier
-from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
-from vllm_ir.compile.choose import no_new_guards
 from vllm_ir.compile.config import CompileConfig
-from vllm_ir.compile.graph import ir_nodes, make_canonical, overload, source_line, value_of
+from vllm_ir.compile.graph import ir_nodes, make_canonical, overload, source_line
+from vllm_ir.compile.guard_free import without_guards
 from vllm_ir.compile.pipeline import run_passes
 from vllm_ir.compile.program_graph import (
     check_arguments,
@@ -170,26 +168,6 @@ def forget_donations(graph: fx.Graph) -> None:
     for node, op, name in ir_nodes(graph):
         if name == "donated":
             make_canonical(node, op, overload(op, "default"))
-
-
-@contextlib.contextmanager
-def without_guards(graph: fx.Graph) -> Iterator[None]:
-    """Let whatever adds a shape guard fail: nothing would check it where the program runs.
-
-    Raises:
-        IrRuntimeError: A guard was added, in a torch that can't refuse one.
-    """
-    values = [value_of(node) for node in graph.nodes if node.op == "placeholder"]
-    env = getattr(detect_fake_mode(values), "shape_env", None)
-    before = len(env.guards) if env is not None else 0
-    with no_new_guards(values):
-        yield
-    if env is not None and len(env.guards) > before:
-        raise IrRuntimeError(
-            "vllm_ir.compile: nothing may branch on a symbolic size in an exported program, got "
-            f"the guard {env.guards[-1].expr} from an implementation or a pass. Make that size "
-            "static, or choose others."
-        )
 
 
 def _lower(program: ExportedProgram, config: CompileConfig) -> CompileReport:

@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 from vllm_ir.compile.graph import (
     activation_args,
+    copy_provenance,
     ir_call,
     ir_nodes,
     is_higher_order,
@@ -28,7 +30,9 @@ from vllm_ir.compile.graph import (
     source_line,
     storages_of,
     tensors_of,
+    value_of,
 )
+from vllm_ir.compile.marks import FRESH
 from vllm_ir.compile.regions import Overlap, overlap
 from vllm_ir.compile.writes import written_nodes
 from vllm_ir.errors import DonationError
@@ -79,9 +83,34 @@ def functionalize(gm: fx.GraphModule, donate_graph_inputs: bool = True) -> Funct
             node.target = overload(op, "default")
         else:
             found.donated_inputs += [p for p in inputs if p not in found.donated_inputs]
-            node.target = overload(op, "donated")
+            _donate(node, op, memory)
     gm.recompile()
     return found
+
+
+def _donate(node: fx.Node, op: IrOp, memory: "_Memory") -> None:
+    """Let the graph say which activations the caller gave away: those that lie in its inputs.
+
+    New values need no word: alias analysis finds out who can see them.
+    """
+    args = list(activation_args(node, op))
+    fresh = [(i, arg) for _, i, arg in args if not memory.inputs_behind(arg)]
+    if len(fresh) == len(args) or _needs_gradient(node):
+        node.target = overload(op, "default")
+        return
+    node.target = overload(op, "donated")
+    for position, arg in fresh:
+        with node.graph.inserting_before(node):
+            mark = node.graph.call_function(FRESH, (arg,))
+        mark.meta["example_value"] = value_of(arg)
+        copy_provenance(node, mark)
+        node.update_arg(position, mark)
+
+
+def _needs_gradient(node: fx.Node) -> bool:
+    """Whether autograd will look into the call, and run native."""
+    tensors = [t for a in node.all_input_nodes for t in tensors_of(a)]
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 class _Memory:

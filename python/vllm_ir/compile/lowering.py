@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 from vllm_ir import _C
 from vllm_ir.compile.choose import Choice, Chooser, is_guard_error, refused_guard
+from vllm_ir.compile.collect import kept_activations
 from vllm_ir.compile.graph import (
     activation_args,
     copy_provenance,
@@ -130,7 +131,8 @@ def _protect(graph: fx.Graph, choice: Choice, lowered: Lowered) -> tuple[Any, ..
         copy_provenance(choice.node, clone)
         clone.meta["vllm_ir"] = choice.label
         args[position] = clone
-        lowered.clones.append(ProtectiveClone(clone, name, choice.report.donated, choice.report))
+        donated = choice.report.donated and name not in kept_activations(choice.node)
+        lowered.clones.append(ProtectiveClone(clone, name, donated, choice.report))
     return tuple(args)
 
 

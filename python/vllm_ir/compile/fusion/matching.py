@@ -23,7 +23,7 @@ from torch._inductor.pattern_matcher import CallFunction, PatternExpr
 from torch._ops import OpOverload
 
 from vllm_ir.compile.choose import no_new_guards, refused_guard
-from vllm_ir.compile.collect import is_donating, mark_donating
+from vllm_ir.compile.collect import is_donating, kept_activations, mark_donating
 from vllm_ir.compile.config import CompileConfig
 from vllm_ir.compile.fusion.place import find_place
 from vllm_ir.compile.fusion.rewriter import Rewriter
@@ -189,7 +189,10 @@ def _pass_donations_on(matched: list[fx.Node], made: list[fx.Node]) -> None:
     for node in matched:
         called = ir_call(node)
         if called is not None and is_donating(node):
-            donated |= {arg for _, _, arg in activation_args(node, called[0])}
+            kept = kept_activations(node)
+            donated |= {
+                arg for name, _, arg in activation_args(node, called[0]) if name not in kept
+            }
     for node in made:
         called = ir_call(node)
         if called is not None:

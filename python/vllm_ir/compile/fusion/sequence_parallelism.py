@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from vllm_ir.compile.collect import is_donating, mark_donating
+from vllm_ir.compile.collect import is_donating, kept_activations, mark_donating
 from vllm_ir.compile.fusion.layers import Group, Layer, find_layers, row_wise, rows_of
 from vllm_ir.compile.fusion.registry import register_pass
 from vllm_ir.compile.fusion.rewriter import Rewriter
@@ -106,7 +106,7 @@ class _Division:
         if ir_call(node) is not None:
             layer.norms.append(node.name)
         if is_donating(node):  # its activations here are new, or parts of what was donated
-            mark_donating(made[0])
+            mark_donating(made[0], kept_activations(node))
         if isinstance(value_of(node), Tensor):
             self._rows[node] = result, layer
         for user in node.users:
