@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import opaque_kernels as kernels
 from norm_inputs import inplace_norm
 from torch import Tensor
 
@@ -74,6 +75,11 @@ def _scale() -> ir.IrOp:
     def inplace(x: Tensor, factor: float) -> Tensor:
         return x.mul_(factor)
 
+    @op.register_impl("kernel", supports_args=rules.no_overlap("x"), inplace=True)
+    def kernel(x: Tensor, factor: float) -> Tensor:
+        kernels.scale_(x, factor)
+        return x
+
     return op
 
 
@@ -93,6 +99,11 @@ def _butterfly() -> ir.IrOp:
     def first_only(x: Tensor, x_other: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         difference = x - factor * x_other
         return x.add_(x_other, alpha=factor), difference
+
+    @op.register_impl("kernel", supports_args=rules.no_overlap("x", "x_other"), inplace=True)
+    def kernel(x: Tensor, x_other: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        kernels.butterfly_(x, x_other, factor)
+        return x, x_other
 
     return op
 

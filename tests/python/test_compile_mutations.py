@@ -44,10 +44,10 @@ a0 = b0
 a1 = b1
 a2 = b2[:, :8]"""
 IN_PLACE = {
-    "add_norm": ["inplace"],
-    "scale": ["inplace"],
+    "add_norm": ["traceable"],
+    "scale": ["kernel"],
     "ramp": ["through_view"],
-    "butterfly": ["inplace"],
+    "butterfly": ["kernel"],
     "crossed": ["swaps"],
     "mix": ["scratch"],
 }
@@ -366,7 +366,7 @@ def test_a_body_does_not_give_away_what_belongs_to_others(monkeypatch):
     def compiled():
         torch._dynamo.reset()
         p = program("v0 = a0", "v0", route="dynamo")
-        with route_of(p), scale.set_priority(["inplace"]), torch.no_grad():
+        with route_of(p), scale.set_priority(["kernel"]), torch.no_grad():
             return torch.compile(f, backend=ir.compile.Backend(), fullgraph=True)(torch.zeros(6, 8))
 
     _, y = compiled()
