@@ -20,10 +20,11 @@ from processes import run_python
 PACKAGE = {
     "__init__.py": "",
     "ops.py": """
+        import torch
         from torch import Tensor
 
         import vllm_ir as ir
-        from . import kernels, predicates, ruled
+        from . import kernels, opaque, predicates, ruled
 
         @ir.register_op(name="user_scaled", allow_inplace=True)
         def scaled(x: Tensor, factor: float) -> Tensor:
@@ -39,7 +40,8 @@ PACKAGE = {
 
         @scaled.register_impl("writes", inplace=True)
         def writes(x: Tensor, factor: float) -> Tensor:
-            return x.mul_(factor)
+            torch.ops.user_ops.scale_(x, factor)
+            return x
 
         scaled.set_default(["mine", "native"])
 
@@ -48,6 +50,15 @@ PACKAGE = {
 
         def donating(x):
             return scaled.maybe_inplace(x, 2.0) + 1
+        """,
+    # An operator of one's own: torch's in-place operators would become new values in a graph.
+    "opaque.py": """
+        import torch
+        from torch import Tensor
+
+        @torch.library.custom_op("user_ops::scale_", mutates_args=("x",))
+        def scale_(x: Tensor, factor: float) -> None:
+            x.mul_(factor)
         """,
     "kernels.py": """
         import torch
