@@ -41,7 +41,7 @@ def assert_sound(seeds, depth="passes"):
         small = shortest(draw_program(seed, depth))
         pytest.fail(f"seed {seed}: {wrong}\n{script(small, check(small))}")
     assert counts["programs"] == len(seeds)
-    assert counts["invalid"] + counts["wrong in torch itself"] < len(seeds) / 5
+    assert counts["invalid"] + counts["wrong in torch itself"] < len(seeds) / 5 + 3
 
 
 @pytest.mark.parametrize("part", range(PARTS))
