@@ -230,6 +230,7 @@ def test_a_program_lowered_to_native_needs_torch_alone(tmp_path):
     assert _result_in_a_fresh_process(path, ALONE) == _rounded(model)
 
 
+@pytest.mark.slow
 def test_a_program_lowered_to_vllm_c_needs_its_kernels(tmp_path):
     prefer("vllm_c")
     model, path = seeded(Model), str(tmp_path / "model.pt2")
