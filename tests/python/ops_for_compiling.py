@@ -5,6 +5,7 @@ They write through views, return pieces of one buffer or each other's memory, ca
 read an argument that they were not given to write. In eager calls each one is right.
 """
 
+import opaque_kernels as kernels
 import torch
 from ops_for_programs import OPS
 from torch import Tensor
@@ -24,18 +25,36 @@ def _ramp() -> ir.IrOp:
         return out
 
     op = ir.register_op(ramp, name="program_ramp", allow_inplace=True)
+    alone = rules.no_overlap("x")
 
-    @op.register_impl("through_view", supports_args=rules.no_overlap("x"), inplace=True)
+    @op.register_impl("kernel", supports_args=alone, inplace=True)
+    def kernel(x: Tensor, factor: float) -> Tensor:
+        kernels.ramp_(x, factor)
+        return x
+
+    @op.register_impl("through_view", supports_args=alone, inplace=True)
     def through_view(x: Tensor, factor: float) -> Tensor:
+        kernels.scale_(x.narrow(-1, 0, _half(x)), factor)
+        return x
+
+    @op.register_impl("written_out", supports_args=alone, inplace=True)
+    def written_out(x: Tensor, factor: float) -> Tensor:
         x.narrow(-1, 0, _half(x)).mul_(factor)
         return x
+
+    @op.register_impl("half_written_out", supports_args=alone, inplace=True)
+    def half_written_out(x: Tensor, factor: float) -> Tensor:
+        """Write by torch's operators, by a kernel, and by torch's operators."""
+        x.mul_(factor)
+        kernels.scale_(x.narrow(-1, _half(x), x.shape[-1] - _half(x)), 1.0 / factor)
+        return x.mul_(1.0)
 
     @op.register_impl("two_ops")
     def two_ops(x: Tensor, factor: float) -> Tensor:
         scale = OPS["scale"].op
         return torch.cat([scale(x[..., : _half(x)], factor), x[..., _half(x) :]], -1)
 
-    @op.register_impl("donates_inside", supports_args=rules.no_overlap("x"), inplace=True)
+    @op.register_impl("donates_inside", supports_args=alone, inplace=True)
     def donates_inside(x: Tensor, factor: float) -> Tensor:
         head = OPS["scale"].op.maybe_inplace(x[..., : _half(x)], factor)
         return torch.cat([head, x[..., _half(x) :]], -1)
@@ -48,24 +67,27 @@ def _mix() -> ir.IrOp:
         return x * factor + y
 
     op = ir.register_op(mix, name="program_mix", activations=["x"], allow_inplace=True)
+    apart = rules.no_overlap("x", "y")
 
-    @op.register_impl("inplace", supports_args=rules.no_overlap("x", "y"), inplace=True)
-    def inplace(x: Tensor, y: Tensor, factor: float) -> Tensor:
-        return x.mul_(factor).add_(y)
-
-    @op.register_impl("rows", inplace=True)
-    def rows(x: Tensor, y: Tensor, factor: float) -> Tensor:
-        """Write through whatever layout comes, row by row: elements that are there twice break."""
-        for i in range(x.shape[0]):
-            row = x.select(0, i)
-            row.copy_(row * factor + y.select(0, i))
+    @op.register_impl("kernel", supports_args=apart, inplace=True)
+    def kernel(x: Tensor, y: Tensor, factor: float) -> Tensor:
+        kernels.mix_(x, y, factor)
         return x
 
-    @op.register_impl("scratch", inplace=True, supports_args=rules.no_overlap("x", "y"))
+    @op.register_impl("rows", supports_args=rules.min_dims("x", 1), inplace=True)
+    def rows(x: Tensor, y: Tensor, factor: float) -> Tensor:
+        kernels.mix_rows_(x, y, factor)
+        return x
+
+    @op.register_impl("written_out", supports_args=apart, inplace=True)
+    def written_out(x: Tensor, y: Tensor, factor: float) -> Tensor:
+        return x.mul_(factor).add_(y)
+
+    @op.register_impl("scratch", supports_args=apart, inplace=True)
     def scratch(x: Tensor, y: Tensor, factor: float) -> Tensor:
         """Use the donated memory as scratch only: the result is another tensor."""
-        out = x * factor + y
-        x.fill_(-77.0)
+        out = torch.empty_like(y, memory_format=torch.contiguous_format)
+        kernels.mix_into_(out, x, y, factor)
         return out
 
     return op
@@ -78,10 +100,16 @@ def _crossed() -> ir.IrOp:
     op = ir.register_op(
         crossed, name="program_crossed", activations=["x", "x_other"], allow_inplace=True
     )
+    apart = rules.no_overlap("x", "x_other")
 
-    @op.register_impl("swaps", supports_args=rules.no_overlap("x", "x_other"), inplace=True)
+    @op.register_impl("swaps", supports_args=apart, inplace=True)
     def swaps(x: Tensor, x_other: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """Give each result the other one's memory."""
+        kernels.crossed_(x, x_other, factor)
+        return x_other, x
+
+    @op.register_impl("written_out", supports_args=apart, inplace=True)
+    def written_out(x: Tensor, x_other: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         return x_other.mul_(factor), x.add_(x_other, alpha=1.0 / factor)
 
     @op.register_impl("one_buffer")
@@ -112,4 +140,8 @@ IR_OPS: dict[str, ir.IrOp] = {name: under_test.op for name, under_test in OPS.it
     "mix": _mix(),
     "crossed": _crossed(),
     "halves": _halves(),
+    # The package's own: fusion passes know these.
+    "norm": ir.ops.rms_norm,
+    "fused_norm": ir.ops.fused_add_rms_norm,
 }
+OUTPUTS = dict.fromkeys(("add_norm", "fused_norm", "butterfly", "crossed", "halves"), 2)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import torch
-from ops_for_compiling import IR_OPS
+from ops_for_compiling import IR_OPS, OUTPUTS
 from program_statements import SPECIALS, VALUES, VIEWS, WRITES
 from program_text import (
     MODES,
@@ -26,7 +26,7 @@ from torch import Tensor
 
 WIDTH = 8
 LARGEST = 1e5
-NORMS = ("rms_norm", "add_norm")
+NORMS = ("rms_norm", "add_norm", "norm", "fused_norm")
 
 
 def draw_program(seed: int, depth: str = "passes") -> Program:
@@ -74,7 +74,9 @@ def spoil(program: Program) -> bool:
     if not found:
         return False
     name = rng.choice(found)
-    uses = ["vx = {0} * 2.0", "vx = {0}.sum()", "{0}.mul_(0.5)", "vx = {0}.clone()"]
+    uses = ["vx = {0} * 2.0", "vx = {0}.sum()", "vx = {0}.clone()"]
+    if program.mode != "grad":  # autograd forbids to write to some
+        uses += ["{0}.mul_(0.5)", "torch.ops.aten.mul_.Tensor({0}, 0.5)"]
     # An input that is returned as it is is no result of the graph: Dynamo keeps it back.
     use = rng.choice(uses if name[0] == "a" else [*uses, ""])
     program.lines += [use.format(name)] if use else []
@@ -292,8 +294,7 @@ class _Draw:
         call = x and self._call(kind, x, donate=self.rng.random() < 0.5)
         if not call:
             return None
-        outputs = 2 if kind in ("add_norm", "butterfly", "crossed", "halves") else 1
-        return f"{', '.join(self.new() for _ in range(outputs))} = {call}"
+        return f"{', '.join(self.new() for _ in range(OUTPUTS.get(kind, 1)))} = {call}"
 
     # ---- views ----
 

@@ -71,7 +71,10 @@ class _Builder:
 
     def statement(self, text: str, number: int) -> None:
         self.trace = f'  File "<program>", line {number}, in program\n    {text}\n'
-        (tree,) = ast.parse(text).body
+        for tree in ast.parse(text).body:
+            self._statement(tree)
+
+    def _statement(self, tree: ast.stmt) -> None:
         if isinstance(tree, ast.Expr):
             self.expression(tree.value)
         elif isinstance(tree, ast.AugAssign):
@@ -79,7 +82,7 @@ class _Builder:
         elif isinstance(tree, ast.Assign):
             self._assign(tree.targets[0], self.expression(tree.value))
         else:
-            raise NotImplementedError(text)
+            raise NotImplementedError(ast.unparse(tree))
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):

@@ -26,7 +26,7 @@ import torch
 from ops_for_compiling import IR_OPS
 from program_graphs import graph_of
 from program_text import BASICS, Native, Program
-from torch import fx
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
@@ -224,7 +224,31 @@ def _run_inductors_passes(
     with V.set_fake_mode(fake_mode):
         compile_fx._recursive_post_grad_passes(gm, is_inference=inference)
     gm.recompile()
-    return make_boxed_func(gm)
+    return make_boxed_func(_with_planned_strides(gm))
+
+
+def _with_planned_strides(gm: fx.GraphModule) -> Compiled:
+    """Give results the strides of their fake values, as generated code would.
+
+    Inductor's own passes may put a write into an input where a new value was, with other strides.
+    """
+    output = gm.graph.output_node().args[0]
+    fakes = [n.meta.get("val") if isinstance(n, fx.Node) else None for n in output]  # type: ignore[union-attr]
+
+    def run(*args: Any) -> Any:
+        results = gm(*args)
+        return tuple(map(_restrided, results, fakes))
+
+    return run
+
+
+def _restrided(result: Any, fake: Any) -> Any:
+    if not isinstance(result, Tensor) or not all(isinstance(n, int) for n in fake.stride()):
+        return result
+    dims = zip(result.shape, result.stride(), fake.stride(), strict=True)
+    if not result.numel() or all(a == b for n, a, b in dims if n > 1):
+        return result
+    return torch.empty_strided(result.shape, fake.stride(), dtype=result.dtype).copy_(result)
 
 
 @contextlib.contextmanager

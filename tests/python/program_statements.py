@@ -193,6 +193,15 @@ def joined(d: Any, x: str) -> str | None:
     return _assign(d, d.rng.choice(forms).format(x, y))
 
 
+def sum_and_norm(d: Any, x: str) -> str | None:
+    """What a fusion pass puts together, the sum read by others or not."""
+    y = d.like(x)
+    if d.rng.random() < 0.4:
+        return _assign(d, f"norm({x} + {y}, None, 0.25)")
+    total = _assign(d, f"{x} + {y}")
+    return f"{total}\n" + _assign(d, f"norm({total.split()[0]}, None, 0.25)")
+
+
 def product(d: Any, x: str) -> str | None:
     t = d.value(x)
     y = d.pick(lambda o: o.dim() == 2 and o.dtype is t.dtype and o.shape[0] == t.shape[-1])
@@ -215,7 +224,7 @@ def gathered(d: Any, x: str) -> str | None:
 
 
 VALUES: list[Statement] = [arithmetic, arithmetic, scaled, scaled, reduced, joined, product, cast]
-VALUES += [made, gathered]
+VALUES += [made, gathered, sum_and_norm, sum_and_norm]
 
 
 # ---- what only Dynamo can take -------------------------------------------------------------------

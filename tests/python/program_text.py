@@ -96,7 +96,8 @@ def read_line(text: str) -> Line:
                 stored = isinstance(node.ctx, ast.Store) and not isinstance(
                     statement, ast.AugAssign
                 )
-                (defines if stored else uses)[node.id] = None
+                if stored or node.id not in defines:
+                    (defines if stored else uses)[node.id] = None
             if isinstance(node, ast.Call):
                 donates += _donated(node, functions)
                 writes |= _writes(node)
@@ -212,12 +213,14 @@ class Outcome:
         results: What the program returned.
         inputs: Bases, arguments and constants, as they are afterwards.
         donated: Memory that was given away.
+        writes_inputs: Whether a statement may have written to an argument.
         gradients: Of the leaves, None where the program has none to give.
     """
 
     results: list[Any]
     inputs: dict[str, Any]
     donated: set[int] = field(default_factory=set)
+    writes_inputs: bool = False
     gradients: list[Tensor | None] | None = None
 
 
@@ -229,6 +232,8 @@ class NativeRun:
         ops = {name: Native(name) for name in IR_OPS}
         self.env: dict[str, Any] = {**NATIVE, **ops, **inputs}
         self.donated: set[int] = set()
+        self.writes_inputs = False
+        self._units = frozenset().union(*(units(t) for n, t in inputs.items() if n[0] == "b"))
 
     def step(self, text: str) -> Line:
         """Run one statement.
@@ -248,6 +253,7 @@ class NativeRun:
             raise InvalidProgramError(f"donates memory twice: {text}")
         exec(compiled_text(text), self.env)
         self.donated.update(*gone)
+        self.writes_inputs |= line.writes and any(u & self._units for u in touched)
         return line
 
 
@@ -271,7 +277,7 @@ def run_natively(program: Program, variant: int = 0, rows: int = 6) -> Outcome:
                 raise InvalidProgramError("returns donated memory")
         except (RuntimeError, IndexError, ValueError, TypeError, NameError, KeyError) as error:
             raise InvalidProgramError(str(error)) from error
-        outcome = Outcome(results, run.inputs, run.donated)
+        outcome = Outcome(results, run.inputs, run.donated, run.writes_inputs)
         outcome.gradients = gradients_of(outcome)
         return outcome
 

@@ -52,17 +52,7 @@ def test_compiled_programs_mean_what_they_say(part):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_more_compiled_programs(part):
-    assert_sound([s for s in range(400 + part, 1900, PARTS) if s != STRIDES_DIFFER])
-
-
-# The values are right: an in-place implementation works on what index_fill_ made of an input with
-# gaps, and its result keeps the gaps that eager's copy of it has not.
-STRIDES_DIFFER = 1568
-
-
-@pytest.mark.xfail(reason="a result keeps the gaps of a graph input", strict=True)
-def test_a_result_has_eager_s_strides_where_an_input_with_gaps_was_written():
-    assert_sound([STRIDES_DIFFER])
+    assert_sound(range(400 + part, 1900, PARTS))
 
 
 @pytest.mark.slow
@@ -86,12 +76,11 @@ def test_programs_use_everything():
         seen.update(re.findall(r"\b\w+(?:\.maybe_inplace)?(?=\()", p.source()))
         for op, providers in p.priorities.items():
             seen[op, providers[0]] += f"{op}(" in p.source() or f"{op}.maybe" in p.source()
-    for op in IR_OPS.values():
-        name = op.name.removeprefix("program_")
+    for name, op in IR_OPS.items():
         assert seen[name] > 20
         assert not op.allow_inplace or seen[f"{name}.maybe_inplace"] > 20
         for provider in op.impls:
-            assert seen[name, provider] > 10, (name, provider)
+            assert seen[name, provider] > 3, (name, provider)
     for what in ("direct", "aot", "dynamo", "no grad", "inference", "2 inputs"):
         assert seen[what] > 20, what
     rare = ("grad", "3 rows", "cond", "checkpoint", "graph_break", "as_strided", "split", "expand")
@@ -166,6 +155,14 @@ ONCE_WRONG = {
     "donated columns of one input": program(
         "v0, v1 = crossed.maybe_inplace(a1, a0, factor=0.5)", "v0",
         inputs="b0 = data(1, rows, 24)\na0 = b0[:, :8]\na1 = b0[:, 8:16]",
+    ),
+    "torch's in-place operators on memory that was written before": program(
+        "v0 = a0 + a1", "v0[[0, 2]] = 5.0", "v1, v2 = butterfly.maybe_inplace(v0, a1, 0.5)",
+        "v1, v2", priorities={"butterfly": ["first_only"]},
+    ),
+    "torch's in-place operators and a kernel": program(
+        "v0 = a0 + a1", "v1 = ramp(v0, 0.5)", "v2 = ramp(v1, 0.5)", "v0, v2",
+        priorities={"ramp": ["half_written_out"]},
     ),
     "donated inputs that share memory": program(
         "v0 = ramp.maybe_inplace(a1, 0.5)", "v1 = a0 + 1.0", "v0, v1",

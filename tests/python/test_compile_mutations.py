@@ -278,7 +278,7 @@ FAULTS = {
         Fault(nothing_is_replaced, (VIEW_OF_RESULT,)),
         Fault(outputs_are_no_users, (RETURNED,)),
         Fault(inputs_are_given, (INPUT, PART_OF_INPUT)),
-        Fault(elements_are_apart, (EXPANDED,), random=False),
+        Fault(elements_are_apart, (EXPANDED,)),
         Fault(constants_are_given, (CONSTANT,)),
         Fault(everything_is_donated, (INPUT, DEFAULT)),
         Fault(inputs_may_overlap, (OVERLAPPING,), random=False),
@@ -292,14 +292,7 @@ FAULTS = {
 }
 
 
-# A result with a call's own strides, and new values of torch's in-place operators, hide these two.
-HIDDEN = ("elements_are_apart", "inputs_may_overlap")
-hidden = pytest.mark.xfail(reason="another pass makes up for the fault", strict=True)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=hidden) if n in HIDDEN else n for n in FAULTS]
-)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name, monkeypatch):
     fault = FAULTS[name]
     for p in fault.programs:
