@@ -53,9 +53,11 @@ def generate(
         on_token: called with each new token, outside the measured time.
         decode: runs the steps behind the prompt, one token each; None: `model`. A compiled model
             does that with one piece of code.
-        capacity: size of the cache; None: what is needed. Compiled code holds for one size.
+        capacity: positions that the cache has room for; None: what is needed.
     """
     size = capacity or len(prompt) + max_new_tokens
+    # Compiled code holds for one size: in steps of 128 it serves other prompts too.
+    size += -size % 128
     cache = KVCache(model.config, size, model.embedding.weight.dtype)
     token, prefill_seconds = _step(model, prompt, cache)
     tokens, decode_seconds = [token], 0.0

@@ -17,6 +17,7 @@ import contextlib
 import functools
 import itertools
 import linecache
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -75,15 +76,20 @@ def compile_without_ops(program: Program, inputs: dict[str, Any]) -> Compiled:
     """Compile with native functions in the place of ops, without our passes: what torch gives."""
     if program.route == "direct":
         traced, _, _ = _trace_directly(program, inputs, with_ops=False)
-        return traced
+        return functools.partial(traced, *_constants(inputs))
     if program.route == "aot":
         gm = _dynamo_graph(program, inputs, with_ops=False)
         fakes = _fakes(inputs)
         arguments = [fakes[n] for n in program.arguments]
         return _compile_without_code(program, gm, arguments, config_patches={})
     native = {name: Native(name) for name in IR_OPS}
-    backend = "inductor" if program.route == "inductor" else "aot_eager"
-    return _compiled(program, inputs, native, backend)
+    stops = functools.partial(_compile_without_code, program, config_patches={})
+    return _compiled(program, inputs, native, "inductor" if program.route == "inductor" else stops)
+
+
+def compile_without_backend(program: Program, inputs: dict[str, Any]) -> Compiled:
+    """Stop behind Dynamo: the graph is run as it is, ops and all."""
+    return _compiled(program, inputs, IR_OPS, "eager")
 
 
 def _compiled(program: Program, inputs: dict[str, Any], ops: Any, backend: Any) -> Compiled:
@@ -106,6 +112,10 @@ def _compiled(program: Program, inputs: dict[str, Any], ops: Any, backend: Any) 
         fullgraph="graph_break()" not in text,
         dynamic=len(program.rows) > 1,
     )
+
+
+def _constants(inputs: dict[str, Any]) -> list[Tensor]:
+    return [t for n, t in inputs.items() if n[0] == "g"]
 
 
 # ---- without code generation ---------------------------------------------------------------------
@@ -141,21 +151,32 @@ def _direct(program: Program, inputs: dict[str, Any]) -> Compiled:
     key = f"direct {program.seed}"
     ir.compile.PostGradPass(config_of(program), key=key)(traced.graph)
     traced.recompile()
-    return BACKEND._with_inputs_apart(traced, gm, donated)
+    bound = functools.partial(traced, *_constants(inputs))
+    return cast(Compiled, BACKEND._with_inputs_apart(bound, gm, donated))
 
 
 def _trace_directly(
     program: Program, inputs: dict[str, Any], with_ops: bool = True
 ) -> tuple[fx.GraphModule, fx.GraphModule, list[fx.Node]]:
-    """Return the functional graph, the one it was made from, and its donated inputs."""
+    """Return the functional graph, the one it was made from, and its donated inputs.
+
+    The constants are its first inputs, as AOTAutograd has it.
+    """
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
     gm = _dynamo_graph(program, inputs, with_ops)
-    fakes = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
+    names = [n for n in inputs if n[0] == "g"]
+    nodes = {n.name: n for n in gm.graph.nodes if n.op in ("placeholder", "get_attr")}
+    fakes = [nodes[n].meta["example_value"] for n in (*names, *program.arguments)]
     found = functionalize(gm, config_of(program).donate_graph_inputs)
+
+    def lifted(*values: Tensor) -> Any:
+        constants = dict(zip(names, values, strict=False))
+        return torch.func.functional_call(gm, constants, values[len(names) :])
+
     with fakes[0].fake_mode, torch.no_grad():
-        functional = torch.func.functionalize(gm, remove="mutations")
+        functional = torch.func.functionalize(lifted, remove="mutations")
         traced = make_fx(functional, decomposition_table=select_decomp_table())(*fakes)
     return traced, gm, found.donated_inputs
 
@@ -223,6 +244,9 @@ def _run_inductors_passes(
         fake_mode = compile_fx.fake_tensor_prop(gm, examples)
     with V.set_fake_mode(fake_mode):
         compile_fx._recursive_post_grad_passes(gm, is_inference=inference)
+    for node in gm.graph.find_nodes(op="call_function", target=operator.getitem):
+        if not node.users:  # may read what an in-place operator, here, doesn't return
+            gm.graph.erase_node(node)
     gm.recompile()
     return make_boxed_func(_with_planned_strides(gm))
 

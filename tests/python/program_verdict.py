@@ -12,7 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from program_routes import compile_program, compile_without_ops, quiet, route_of
+from program_routes import (
+    compile_program,
+    compile_without_backend,
+    compile_without_ops,
+    quiet,
+    route_of,
+)
 from program_text import (
     MODES,
     InvalidProgramError,
@@ -59,8 +65,18 @@ def verdict(program: Program, compile: Compile = compile_program) -> str:
 
 
 def torch_is_wrong(program: Program) -> bool:
-    """Whether torch itself gets the program wrong, with native functions in place of the ops."""
-    return bool(verdict(program, compile_without_ops))
+    """Whether torch itself gets the program wrong.
+
+    With native functions in the place of the ops; or Dynamo doesn't take it, whatever the backend.
+    """
+    if verdict(program, compile_without_ops):
+        return True
+    return program.route in ("dynamo", "inductor") and _fails(program, compile_without_backend)
+
+
+def _fails(program: Program, compile: Compile) -> bool:
+    wrong = verdict(program, compile)
+    return "compiling failed" in wrong or "the call failed" in wrong
 
 
 def refusal(program: Program) -> str:

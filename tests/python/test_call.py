@@ -8,18 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toys import Probe, new_name, new_pair, new_toy, raises_exactly, runs, toy_native
+from toys import new_name, new_pair, new_toy, raises_exactly, runs, toy_native
 
 import vllm_ir as ir
 from vllm_ir.errors import IrTypeError
 
 X = torch.arange(4.0)
 Y = torch.ones(4)
-
-
-@pytest.fixture(scope="module")
-def probe():
-    return Probe()
 
 
 GOOD_CALLS = {

@@ -65,6 +65,18 @@ def test_a_donated_graph_input_is_overwritten_without_a_copy():
     assert mine._version > 0  # autograd must hear of it
 
 
+def test_memory_around_an_input_is_not_donated():
+    def f(x, r):
+        around = x.as_strided((2, 16), (16, 1), 16)
+        return FUSED.maybe_inplace(around, r[:2] * 1.0, W, 1e-6)
+
+    report, (mine, _) = compiled_result(f, *inputs())
+    assert list(report.refused.values()) == [
+        "'around' may reach beyond graph input 'l_x_' by as_strided"
+    ]
+    assert torch.equal(mine, inputs()[0])
+
+
 def test_donate_graph_inputs_off_keeps_them():
     def f(x, r):
         return FUSED.maybe_inplace(x, r, W, 1e-6)

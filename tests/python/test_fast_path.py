@@ -10,15 +10,10 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import Probe, new_name, new_pair, pair_inplace, runs, toy_native
+from toys import new_name, new_pair, pair_inplace, runs, toy_native
 
 import vllm_ir as ir
 from vllm_ir import _C
-
-
-@pytest.fixture(scope="module")
-def probe():
-    return Probe()
 
 
 class Weight(torch.nn.Parameter):

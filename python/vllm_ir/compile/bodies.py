@@ -17,7 +17,8 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from vllm_ir.compile.graph import is_higher_order, value_of
-from vllm_ir.compile.layout import copy_of, restride, same_strides
+from vllm_ir.compile.layout import copy_of, restride
+from vllm_ir.compile.likeness import same_strides
 from vllm_ir.compile.trace import fake_values, fake_world
 
 _RESULTS = "vllm_ir_results"

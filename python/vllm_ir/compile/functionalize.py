@@ -6,8 +6,8 @@ ops appear as `default` or `maybe_inplace`, with keywords or without.
 After: no `maybe_inplace` is left. Where the graph itself donated the activations it is `donated`,
 canonical: the donation travels in the graph, so no cache and no subgraph can lose or invent it.
 Elsewhere it is `default`: in the bodies of higher-order operators, whose inputs belong to somebody
-else, where an activation shares memory with a graph input that was not donated, and where the
-caller sees another part of the donated input afterwards.
+else, where an activation shares memory with a graph input that was not donated, where the caller
+sees another part of the donated input afterwards, and where `as_strided` reaches around it.
 Nothing else changes. No value that was donated is used again, else `DonationError`.
 """
 
@@ -132,6 +132,14 @@ class _Memory:
         """Return the placeholders whose memory a value lies in."""
         return [m for m in self.sharing(node) if m.op == "placeholder"]
 
+    def reaching_beyond(self, source: fx.Node) -> fx.Node | None:
+        """Return a value that may lie in memory around a placeholder, not in its elements."""
+        for node in self.sharing(source):
+            name = getattr(node.target, "__name__", str(node.target))
+            if name.removesuffix(".default").rstrip("_") == "as_strided":
+                return node
+        return None
+
     def overlapping(self, node: fx.Node, other: fx.Node) -> Overlap:
         """Compare the elements of two values that share a storage."""
         relations = {
@@ -173,6 +181,10 @@ def _refusal(
     for name, _, arg in activation_args(node, op):
         if any(m.op == "get_attr" for m in memory.sharing(arg)):
             return f"'{name}' lies in a constant of the graph"
+        for p in memory.inputs_behind(arg):
+            reaching = memory.reaching_beyond(p)
+            if reaching is not None:
+                return f"'{reaching.name}' may reach beyond graph input '{p.name}' by as_strided"
         touched = [
             p
             for p in memory.inputs_behind(arg)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and strides of fake tensors, compared without a guard, and nodes that bring them in line.
+"""Nodes that bring the layout of a value in line with another one's.
 
 A value that takes the place of another one must look like it: what reads it was traced so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,34 +12,11 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from vllm_ir.compile.graph import copy_provenance, value_of
+from vllm_ir.compile.likeness import same_strides
 from vllm_ir.compile.trace import fake_world, nodes_in
-from vllm_ir.dtypes import dtype_name
 
 aten = torch.ops.aten
 CLONE = aten.clone.default
-
-
-def same_numbers(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether two lists of sizes are known to be equal."""
-    return len(a) == len(b) and all(
-        statically_known_true(x == y) for x, y in zip(a, b, strict=True)
-    )
-
-
-def same_kind(want: Tensor, got: Tensor) -> bool:
-    """Whether dtype, device and shape are known to be equal."""
-    alike = got.dtype is want.dtype and got.device == want.device
-    return alike and same_numbers(got.shape, want.shape)
-
-
-def same_strides(want: Tensor, got: Tensor) -> bool:
-    """Whether tensors of one shape are known to lie alike; strides that never count don't."""
-    if any(statically_known_true(n == 0) for n in want.shape):
-        return True
-    return all(
-        statically_known_true(n == 1) or statically_known_true(a == b)
-        for n, a, b in zip(want.shape, want.stride(), got.stride(), strict=True)
-    )
 
 
 _ABSOLUTE = {
@@ -59,11 +36,6 @@ def same_place(want: Tensor, got: Tensor, graph: fx.Graph) -> bool:
         node.target in _ABSOLUTE and node.all_input_nodes[0].op != "placeholder"
         for node in graph.nodes
     )
-
-
-def shown(t: Tensor) -> str:
-    """Return dtype, shape and device for messages."""
-    return f"{dtype_name(t.dtype)}{list(t.shape)} on {t.device}"
 
 
 def restride(

@@ -30,15 +30,8 @@ from vllm_ir.compile.graph import (
     value_of,
     written_args,
 )
-from vllm_ir.compile.layout import (
-    CLONE,
-    copy_of,
-    restride,
-    same_kind,
-    same_place,
-    same_strides,
-    shown,
-)
+from vllm_ir.compile.layout import CLONE, copy_of, restride, same_place
+from vllm_ir.compile.likeness import same_kind, same_strides, shown
 from vllm_ir.compile.opaque import eager_operator, is_generated
 from vllm_ir.compile.report import CloneReport, NodeReport
 from vllm_ir.compile.trace import Tracer, fake_world, nodes_in, splice, written_inputs

@@ -14,7 +14,9 @@ from torch.fx.node import map_arg
 
 from vllm_ir.compile.alias import VIEWS_BY_NATURE
 from vllm_ir.compile.graph import ir_nodes, overload, storages_of, value_of, written_args
+from vllm_ir.compile.likeness import same_kind, same_numbers, same_strides
 
+aten = torch.ops.aten
 Decompositions = Mapping[Any, Callable[..., Any]]
 _WRITTEN = "vllm_ir_written"
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -141,9 +143,30 @@ def _functional(traced: fx.GraphModule, fakes: list[Any], table: Decompositions)
         node.target = overload(op, "default")
     traced.recompile()
     functional = _made(dispatch_functionalize(traced, FunctionalTensorMode()), fakes, table)
+    _forget_targets(functional.graph)
     functional.graph.eliminate_dead_code()
     functional.meta[_WRITTEN] = [i for i, n in enumerate(inputs) if storages_of(n) & written]
     return functional
+
+
+def _forget_targets(graph: fx.Graph) -> None:
+    """Say that a copy is what was copied, where it needn't be made like the tensor it went to.
+
+    It then doesn't wait for that tensor, nor take over the offset that it has in its memory.
+    """
+    for node in graph.find_nodes(op="call_function", target=aten.copy.default):
+        target, source = map(value_of, node.args[:2])
+        if same_kind(target, source) and same_strides(target, source) and _is_dense(source):
+            with graph.inserting_before(node):
+                clone = graph.call_function(aten.clone.default, (node.args[1],))
+            clone.meta = dict(node.meta)
+            node.replace_all_uses_with(clone)
+            graph.erase_node(node)
+
+
+def _is_dense(t: Tensor) -> bool:
+    strides = torch.empty_like(t).stride()  # those that a clone has
+    return same_numbers(strides, t.stride())
 
 
 def written_inputs(traced: fx.GraphModule) -> list[int]:

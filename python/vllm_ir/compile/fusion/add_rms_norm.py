@@ -29,7 +29,7 @@ from vllm_ir.compile.fusion.patterns import (
     register_fusion,
 )
 from vllm_ir.compile.graph import value_of
-from vllm_ir.compile.layout import same_numbers
+from vllm_ir.compile.likeness import same_numbers
 from vllm_ir.dtypes import dtype_name
 from vllm_ir.op import IrOp
 from vllm_ir.selection import Selection

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from vllm_ir.compile.fusion.rewriter import Rewriter
 from vllm_ir.compile.graph import ir_call, value_of
-from vllm_ir.compile.layout import same_numbers
+from vllm_ir.compile.likeness import same_numbers
 
 ADD = torch.ops.aten.add.Tensor
 # Positions of the arguments that have rows, by op.

@@ -24,9 +24,10 @@ from vllm_ir.compile.graph import (
     value_of,
     written_args,
 )
-from vllm_ir.compile.layout import copy_of, restride, same_kind, same_strides, shown
+from vllm_ir.compile.layout import copy_of, restride
+from vllm_ir.compile.likeness import same_kind, same_strides, shown
 from vllm_ir.compile.report import FusionReport
-from vllm_ir.compile.trace import Tracer, fake_values, fake_world, nodes_in, splice
+from vllm_ir.compile.trace import Tracer, fake_values, fake_world, nodes_in, splice, written_inputs
 from vllm_ir.errors import IrRuntimeError, IrTypeError
 from vllm_ir.log import logger
 from vllm_ir.selection import Selection
@@ -95,7 +96,9 @@ class Rewriter:
             if called is not None:
                 make_canonical(new, called[0], overload(called[0], "default"))
         theirs = {s for n in inputs for s in storages_of(n)}
-        if any(storages_of(w) & theirs for new in made for w in written_args(new)):
+        written = [w for new in made for w in written_args(new)]
+        written += [inputs[i] for i in written_inputs(traced)]
+        if any(storages_of(w) & theirs for w in written):
             raise IrRuntimeError(
                 f"{self.where}: what takes the place of '{like.name}' modifies an argument in "
                 f"place. Work on a copy. Written at\n    {source_line(like)}"
