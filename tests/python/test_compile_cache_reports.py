@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports outlive the passes: in the process, and beside the code that a cache kept."""
 
+import dataclasses
 import json
 import os
 import stat
@@ -74,6 +75,34 @@ def test_what_runs_takes_the_place_of_what_was_kept(key, tmp_path):
         ("backward", "old", True),
         ("forward", "new", False),
     ]
+
+
+def test_reports_for_several_sizes_are_kept_side_by_side(key, tmp_path):
+    path = str(tmp_path / "a.json")
+    variants = {"even": ["Eq(Mod(s7, 2), 0)"], "odd": ["Ne(Mod(s7, 2), 0)", "(s7//2) > 1"]}
+    for node, guards in variants.items():
+        sink.open_entry(key, path, {"s7": 8})
+        sink.add(key, dataclasses.replace(report_of(node=node), guards=guards))
+    found = {}
+    for size in (4, 5, 3):
+        sink.open_entry(key, path, {"s7": size})
+        found[size] = [g.nodes[0].node for g in sink.graphs(key)]
+    assert found == {4: ["even"], 5: ["odd"], 3: []}
+    sink.open_entry(key, path, {"another": 4})
+    assert sink.graphs(key) == []
+
+
+def test_the_dtype_that_autocast_gives_tells_reports_apart(fresh_cache):
+    op = new_toy("a")
+    op.set_default(["a"])
+    kinds = []
+    for autocast in (False, True, False):
+        torch._dynamo.reset()
+        f = torch.compile(lambda x: op(x @ x.t()) * 3, backend="vllm_ir", fullgraph=True)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            f(X)
+        kinds.append([g.cached for g in ir.explain(f).graphs])
+    assert kinds == [[False], [False], [True]]
 
 
 def test_the_file_is_readable_for_all_who_share_the_folder(key, tmp_path):

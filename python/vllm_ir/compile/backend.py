@@ -18,6 +18,7 @@ from vllm_ir.compile.functionalize import functionalize
 from vllm_ir.compile.graph import ir_nodes, tensors_of
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import GraphReport
+from vllm_ir.compile.size_guards import guards_of, sizes_of
 from vllm_ir.compile.trace import fake_values
 from vllm_ir.errors import IrRuntimeError
 from vllm_ir.guards import guard_selection
@@ -94,10 +95,12 @@ def _begin(
     key = uuid.uuid4().hex
     ops = fingerprint.ops_called(gm)
     identity = fingerprint.of(config, selection, ops)
-    file = "" if identity is None else sink.side_file(_graph_digest(gm, identity, config))
+    file = "" if identity is None else sink.side_file(_graph_digest(gm, identity))
     code, owner = caller_of_backend()
     enter(Compilation(key, code, owner, refused, autograd))
-    return PostGradPass(config, selection, key, file, ops)
+    post_grad = PostGradPass(config, selection, key, file, ops)
+    sink.open_entry(key, file, sizes_of(gm.graph))
+    return post_grad
 
 
 def _what_autograd_takes(gm: fx.GraphModule) -> GraphReport | None:
@@ -157,23 +160,18 @@ def users_passes(patches: dict[str, Any]) -> list[Any]:
     return list(passes) if isinstance(passes, (list, tuple)) else [passes]
 
 
-def _graph_digest(gm: fx.GraphModule, identity: str, config: CompileConfig) -> str:
+def _graph_digest(gm: fx.GraphModule, identity: str) -> str:
     """Return the name under which the reports of equal graphs are kept.
 
-    A pass that was asked for may guard a symbolic size and treat other sizes otherwise, so then
-    the sizes at hand count.
+    What autocast and the default dtype do shows in the values, bodies of operators included.
     """
-    parts = [identity, gm.code, repr((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))]
-    for node in gm.graph.nodes:
-        if node.op == "placeholder":
-            parts += [_described(t) for t in tensors_of(node)]
-            if config.fusions is not None:
-                parts += [str(_hint(n)) for t in tensors_of(node) for n in t.shape]
+    parts = [identity, repr((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))]
+    parts += guards_of(gm.graph)
+    for module in gm.modules():
+        if isinstance(module, fx.GraphModule):
+            parts.append(module.code)
+            parts += [_described(t) for node in module.graph.nodes for t in tensors_of(node)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-
-
-def _hint(size: int | torch.SymInt) -> object:
-    return size.node.hint if isinstance(size, torch.SymInt) else size
 
 
 def _described(t: Tensor) -> str:

@@ -30,6 +30,7 @@ from vllm_ir.compile.hoist import hoist_readers
 from vllm_ir.compile.lowering import lower
 from vllm_ir.compile.opaque import define_eager_operators
 from vllm_ir.compile.report import CompileReport, GraphReport
+from vllm_ir.compile.size_guards import guards_of
 from vllm_ir.compile.trace import Tracer
 from vllm_ir.compile.verify import verify
 from vllm_ir.log import logger
@@ -159,6 +160,7 @@ def run_passes(
     if not ir_nodes(graph):
         return None
     note_results(graph)
+    known = len(guards_of(graph))
     chooser = Chooser(selection)
     report.fusions = fusion.apply(graph, config, selection)
     choices = chooser.choose_all(graph)
@@ -168,6 +170,7 @@ def run_passes(
     remove_clones(graph, lowered)
     verify(graph)
     report.nodes = chooser.reports
+    report.guards = guards_of(graph)[known:]
     return report
 
 

@@ -68,6 +68,7 @@ class GraphReport:
     fusions: list[FusionReport] = field(default_factory=list)
     hoisted: int = 0
     cached: bool = False  # the code came from a cache, the report from the file kept with it
+    guards: list[str] = field(default_factory=list)  # what the passes asked of symbolic sizes
 
     @property
     def selected_impls(self) -> dict[str, dict[str, str]]:
@@ -95,7 +96,8 @@ class GraphReport:
             for n in data["nodes"]
         ]
         fusions = [FusionReport(**f) for f in data["fusions"]]
-        return cls(data["kind"], nodes, fusions, data["hoisted"], data["cached"])
+        rest = (data["hoisted"], data["cached"], data["guards"])
+        return cls(data["kind"], nodes, fusions, *rest)
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,8 @@ def _graph_lines(index: int, graph: GraphReport) -> list[str]:
     table = [f"  {line}" for line in render(columns, [_row(n) for n in graph.nodes])]
     notes = [f"  {n.node}: {note}" for n in graph.nodes for note in n.notes]
     fusions = [f"  {f}" for f in graph.fusions]
-    return [head, *table, *notes, *fusions]
+    guards = [f"  holds where {guard}" for guard in graph.guards]
+    return [head, *table, *notes, *fusions, *guards]
 
 
 def _row(node: NodeReport) -> tuple[str, ...]:

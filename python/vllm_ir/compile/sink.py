@@ -15,28 +15,42 @@ from pathlib import Path
 from typing import Any
 
 from vllm_ir.compile.report import GraphReport
+from vllm_ir.compile.size_guards import hold
 from vllm_ir.log import logger
 
 
 @dataclass
 class _Entry:
     path: str
+    sizes: dict[str, int] = field(default_factory=dict)
     graphs: list[GraphReport] = field(default_factory=list)
 
     def all_graphs(self) -> list[GraphReport]:
         """What ran here, and what was kept of kinds that did not: their code came from a cache."""
         ran = {g.kind for g in self.graphs}
-        return [g for g in _read(self.path) if g.kind not in ran] + self.graphs
+        kept = [g for g in _read(self.path) if g.kind not in ran and hold(g.guards, self.sizes)]
+        return kept + self.graphs
+
+    def to_keep(self) -> list[GraphReport]:
+        """What ran here, and what was kept for other sizes or other kinds of graphs."""
+        ran = {(g.kind, *g.guards) for g in self.graphs}
+        return [g for g in _read(self.path) if (g.kind, *g.guards) not in ran] + self.graphs
 
 
 _entries: dict[str, _Entry] = {}
 _lock = threading.Lock()
 
 
-def open_entry(key: str, path: str = "") -> None:
-    """Begin to collect the reports of one compilation; `path`: the file to keep them in."""
+def open_entry(key: str, path: str = "", sizes: dict[str, int] | None = None) -> None:
+    """Begin to collect the reports of one compilation.
+
+    Args:
+        key: The compilation's.
+        path: The file to keep them in.
+        sizes: The symbolic sizes at hand: they tell which of the kept reports are meant.
+    """
     with _lock:
-        _entries[key] = _Entry(path)
+        _entries[key] = _Entry(path, sizes or {})
 
 
 def close_entry(key: str) -> None:
@@ -76,7 +90,7 @@ def side_file(name: str) -> str:
 def _write(entry: _Entry) -> None:
     if not entry.path:
         return
-    text = json.dumps([g.to_dict() for g in entry.all_graphs()], default=str)
+    text = json.dumps([g.to_dict() for g in entry.to_keep()], default=str)
     # Not `tempfile`: its files are for one user, and a cache folder may be shared by several.
     unfinished = Path(f"{entry.path}.{os.getpid()}.{threading.get_ident()}")
     try:
