@@ -65,7 +65,8 @@ def explain(subject: Any, *args: Any, **kwargs: Any) -> Any:
 
     Args:
         subject: An op; or what `torch.compile(..., backend="vllm_ir")`, `vllm_ir.compile` or
-            `vllm_ir.compile.lower_program` returned; or the path of a package that
+            `vllm_ir.compile.lower_program` returned; or a module that was compiled in place, or
+            has submodules that were compiled; or the path of a package that
             `vllm_ir.compile.aoti_package` wrote.
         *args: For an op, the arguments of the call.
         **kwargs: The same, by name.

@@ -153,8 +153,16 @@ def _activations(
 
 def _register_fakes(op: IrOp) -> None:
     def fake(*args: Any, **kwargs: Any) -> Any:
+        _check_tensors(op, args)
         return op._fake(*args, **kwargs)
 
     overloads = ["", ".maybe_inplace", ".donated"] if op.allow_inplace else [""]
     for suffix in overloads:
         torch.library.register_fake(f"vllm_ir::{op.name}{suffix}", fake)
+
+
+def _check_tensors(op: IrOp, args: tuple[Any, ...]) -> None:
+    """Refuse None for a Tensor, in the words of eager calls: torch lets it through to the fake."""
+    for param, arg in zip(op._schema.params, args, strict=False):
+        if arg is None and param.kind == "Tensor" and not param.optional:
+            raise IrTypeError(f"vllm_ir.{op.name}: {param.name} must be a Tensor, got None.")

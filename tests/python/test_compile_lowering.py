@@ -132,7 +132,8 @@ def test_explain_refuses_what_it_cant_explain():
         ir.explain(3)
     assert str(error.value) == (
         "vllm_ir.explain: needs an op, or what torch.compile(backend='vllm_ir') or "
-        "vllm_ir.compile returned, got int."
+        "vllm_ir.compile returned, or a module with parts compiled by either or by "
+        "module.compile(backend='vllm_ir'), got int."
     )
     with pytest.raises(ir.IrValueError) as error:
         ir.explain(ir.compile(lambda x: x))

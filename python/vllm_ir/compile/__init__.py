@@ -32,13 +32,14 @@ import torch
 
 from vllm_ir.compile.aoti import aoti_package
 from vllm_ir.compile.backend import Backend, backend
-from vllm_ir.compile.config import CompileConfig
+from vllm_ir.compile.config import CompileConfig, split_options
 from vllm_ir.compile.explain_compiled import explain_compiled as explain
 from vllm_ir.compile.export import decompositions, lower_program
 from vllm_ir.compile.functionalize import FunctionalizePass, functionalize
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import CompileReport, GraphReport, NodeReport
 from vllm_ir.compile.script import explain_script
+from vllm_ir.errors import IrTypeError
 
 __all__ = [
     "Backend",
@@ -61,7 +62,7 @@ __all__ = [
 class _CallableModule(ModuleType):
     def __call__(
         self,
-        model: Callable[..., Any],
+        model: Callable[..., Any] | None = None,
         *,
         strict_numerics: bool = False,
         donate_graph_inputs: bool = True,
@@ -71,7 +72,7 @@ class _CallableModule(ModuleType):
         """Compile a function or module with the backend `vllm_ir`.
 
         Args:
-            model: A function or `torch.nn.Module` that calls ops.
+            model: A function or `torch.nn.Module` that calls ops. None: return a decorator.
             strict_numerics: Round wherever eager rounds, see `CompileConfig`.
             donate_graph_inputs: Let `maybe_inplace` overwrite inputs of the compiled graph.
             fusions: Names of fusion and transformation passes. None: those on by default.
@@ -82,7 +83,8 @@ class _CallableModule(ModuleType):
             in force there; a later change of them compiles anew, going back takes the old code.
 
         Raises:
-            IrTypeError: A choice has the wrong type.
+            IrTypeError: A choice has the wrong type, or a backend is given.
+            UnknownNameError: No such choice in `options`, or its prefix "vllm_ir." is missing.
             torch._dynamo.exc.BackendCompilerFailed: At the first call, around a `DonationError`
                 (`inner_exception`), or around an error of an implementation.
 
@@ -95,6 +97,12 @@ class _CallableModule(ModuleType):
             ...     y = compiled(torch.ones(2, 8), torch.ones(8))  # doctest: +SKIP
             >>> print(ir.explain(compiled))  # doctest: +SKIP
         """
+        if "backend" in options:
+            raise IrTypeError(
+                "vllm_ir.compile: must be given no backend, since it is one, got "
+                f"{options['backend']!r}. Use torch.compile(model, backend=...) for another."
+            )
+        split_options(options.get("options") or {})  # its errors, before the first call
         config = CompileConfig(strict_numerics, donate_graph_inputs, fusions)
         return torch.compile(model, backend=Backend(config), **options)
 

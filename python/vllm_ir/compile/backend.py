@@ -12,7 +12,12 @@ from torch import Tensor, fx
 from vllm_ir import _C
 from vllm_ir.compile import fingerprint, sink
 from vllm_ir.compile.choose import node_report
-from vllm_ir.compile.compilations import Compilation, caller_of_backend, enter
+from vllm_ir.compile.compilations import (
+    Compilation,
+    caller_of_backend,
+    enter,
+    unwrapped_calls,
+)
 from vllm_ir.compile.config import CompileConfig, split_options
 from vllm_ir.compile.functionalize import functionalize
 from vllm_ir.compile.graph import ir_nodes, tensors_of
@@ -97,7 +102,7 @@ def _begin(
     identity = fingerprint.of(config, selection, ops)
     file = "" if identity is None else sink.side_file(_graph_digest(gm, identity))
     code, owner = caller_of_backend()
-    enter(Compilation(key, code, owner, refused, autograd))
+    enter(Compilation(key, code, owner, refused, autograd, unwrapped_calls(gm)))
     post_grad = PostGradPass(config, selection, key, file, ops)
     sink.open_entry(key, file, sizes_of(gm.graph))
     return post_grad

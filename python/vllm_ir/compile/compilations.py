@@ -3,11 +3,15 @@
 
 import threading
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import fx
+
 from vllm_ir.compile import sink
 from vllm_ir.compile.report import GraphReport
+from vllm_ir.traced import run_in_graph
 
 
 @dataclass
@@ -20,6 +24,7 @@ class Compilation:
         owner: What `torch.compile` wrapped the backend in, a weak reference; None: not seen.
         refused: Why donations were not taken, by node.
         autograd: What became native because a gradient is needed; None: nothing did.
+        unwrapped: How many calls were traced through because wrap was off, by op.
     """
 
     key: str
@@ -27,6 +32,7 @@ class Compilation:
     owner: "weakref.ref[Any] | None"
     refused: dict[str, str] = field(default_factory=dict)
     autograd: GraphReport | None = None
+    unwrapped: dict[str, int] = field(default_factory=dict)
 
     @property
     def graphs(self) -> list[GraphReport]:
@@ -83,3 +89,10 @@ def innermost(backend: Any) -> Any:
     while hasattr(backend, "_torchdynamo_orig_backend"):
         backend = backend._torchdynamo_orig_backend
     return backend
+
+
+def unwrapped_calls(gm: fx.GraphModule) -> dict[str, int]:
+    """Count the calls in Dynamo's graph that bypass the operator, by op: wrap was off for them."""
+    graphs = [m.graph for m in gm.modules() if isinstance(m, fx.GraphModule)]
+    calls = [n for g in graphs for n in g.find_nodes(op="call_function", target=run_in_graph)]
+    return dict(Counter(str(n.args[0]) for n in calls))

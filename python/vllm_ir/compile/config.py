@@ -57,12 +57,18 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     """Split `torch.compile(options=...)` into our choices, without their prefix, and Inductor's.
 
     Raises:
-        UnknownNameError: An option that starts with "vllm_ir." and isn't one.
+        UnknownNameError: An option that starts with "vllm_ir." and isn't one, or one of ours
+            without that prefix.
     """
     known = [f.name for f in fields(CompileConfig)]
     ours: dict[str, Any] = {}
     theirs: dict[str, Any] = {}
     for name, value in options.items():
+        if name in known:
+            raise UnknownNameError(
+                f"vllm_ir.compile: an option of vllm_ir's must have its prefix, got {name!r}. "
+                f"Write '{PREFIX}{name}'."
+            )
         if not name.startswith(PREFIX):
             theirs[name] = value
             continue

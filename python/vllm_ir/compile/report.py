@@ -107,10 +107,12 @@ class CompileReport:
     Attributes:
         graphs: One for each graph of torch's, with a row for each op call.
         refused: Donations that were not taken, with the reason, by node of Dynamo's graph.
+        unwrapped: Numbers of calls that have no row, by op: with wrap off no pass saw them.
     """
 
     graphs: tuple[GraphReport, ...]
     refused: dict[str, str]
+    unwrapped: dict[str, int] = field(default_factory=dict)
 
     @property
     def nodes(self) -> list[NodeReport]:
@@ -130,13 +132,23 @@ class CompileReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists, ready for JSON."""
-        return {"graphs": [g.to_dict() for g in self.graphs], "refused": dict(self.refused)}
+        return {
+            "graphs": [g.to_dict() for g in self.graphs],
+            "refused": dict(self.refused),
+            "unwrapped": dict(self.unwrapped),
+        }
 
     def __str__(self) -> str:
         lines = [self._summary()]
         for i, graph in enumerate(self.graphs):
             lines += ["", *_graph_lines(i, graph)]
         lines += [f"not donated: {node}: {reason}" for node, reason in self.refused.items()]
+        if self.unwrapped:
+            calls = ", ".join(f"{op} {n}" for op, n in self.unwrapped.items())
+            lines.append(
+                f"not listed: {calls}. With torch wrap off, these calls were compiled as what the "
+                "selected implementations do, and no pass saw them."
+            )
         return "\n".join(lines)
 
     def _summary(self) -> str:

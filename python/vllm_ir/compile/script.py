@@ -4,22 +4,26 @@
 import contextlib
 import runpy
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from vllm_ir.compile.explain_compiled import explain_process
 from vllm_ir.compile.report import CompileReport
-from vllm_ir.errors import IrValueError
+from vllm_ir.errors import IrRuntimeError, IrValueError
 
 
 def explain_script(path: str) -> CompileReport:
     """Run a Python script and report what it compiled with the backend `vllm_ir`.
 
-    The script runs as `__main__`, without arguments; what it prints goes to stderr.
+    The script runs as `__main__`, without arguments; what it prints goes to stderr, and so does the
+    traceback if it raises.
 
     Raises:
-        IrValueError: No such file, or it compiled nothing.
+        IrValueError: No such file, or it compiled nothing, or ended with another exit code than 0.
+        IrRuntimeError: The script raised.
     """
     if not Path(path).is_file():
         raise IrValueError(f"vllm_ir.explain: --compiled takes a Python script, got '{path}'.")
@@ -45,5 +49,18 @@ def _as_main(path: str) -> Iterator[None]:
             raise IrValueError(
                 f"vllm_ir.explain: the script {path} ended with exit code {stop.code}."
             ) from stop
+    except Exception as error:
+        traceback.print_exception(type(error), error, _in_script(error.__traceback__))
+        raise IrRuntimeError(
+            f"vllm_ir.explain: the script {path} raised {type(error).__name__}; its traceback is "
+            "above."
+        ) from error
     finally:
         sys.argv, sys.path[:1] = argv, first
+
+
+def _in_script(frames: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames, ours and runpy's, that lead to the script's first."""
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") != "__main__":
+        frames = frames.tb_next
+    return frames
