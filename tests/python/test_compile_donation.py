@@ -65,6 +65,19 @@ def test_a_donated_graph_input_is_overwritten_without_a_copy():
     assert mine._version > 0  # autograd must hear of it
 
 
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t[:-1], lambda t: t.chunk(2, -1)[1]])
+def test_a_value_of_overwritten_memory_is_computed_in_front_of_the_kernel(view):
+    def f(x, r):
+        y, first = FUSED.maybe_inplace(x, r, W, 1e-6)
+        half = first * 0.5
+        total = half + y
+        y, second = FUSED.maybe_inplace(y, first, W, 1e-6)
+        return y, second, view(half), total.exp()
+
+    report, _ = compiled_result(f, *inputs())
+    assert [kept for _, kept, _ in clones(report)] == [False] * 4
+
+
 def test_memory_around_an_input_is_not_donated():
     def f(x, r):
         around = x.as_strided((2, 16), (16, 1), 16)

@@ -176,6 +176,10 @@ ONCE_WRONG = {
         priorities={"butterfly": ["inplace"]}, inputs="a0 = data(1, rows, 8)\na1 = data(2, 8)",
         shared="b0 = data(1, 1000)\na0 = b0.as_strided((6, 8), (8, 1), 300)\na1 = b0[304:312]",
     ),
+    "a value of memory that a kernel overwrites later": program(
+        "v0 = a0 + a1", "v1 = ramp(v0, 0.5)", "v2 = v1 + a1", "v3, v4 = crossed(a0 + 1.0, v1, 0.5)",
+        "v5 = v2[:-1]", "v3, v5", priorities={"ramp": ["kernel"], "crossed": ["swaps"]},
+    ),
     "a copy to a tensor that lies elsewhere": program(
         "v0, v1 = add_norm(a0, a0.flip(-1), None, epsilon=0.25)",
         "v2 = torch.as_strided(v0, (3, 4), (1, 3), 2)", "v3 = v2 * 2.0", "v3",

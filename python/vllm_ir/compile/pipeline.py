@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The passes behind AOTAutograd, in their order.
 
-collect -> fuse -> choose -> hoist -> lower -> clean up -> verify. Each is a room of its own, with
-its invariants; nothing here knows how they work.
+collect -> fuse -> choose -> hoist -> lower -> clean up -> realize -> verify. Each is a room of its
+own, with its invariants; nothing here knows how they work.
 
 They run as Inductor's *last* custom pass (`post_grad_custom_post_pass`). Earlier, Inductor would
 still delete clones that it takes for no-ops, among them those that protect a caller's tensors.
@@ -29,6 +29,7 @@ from vllm_ir.compile.graph import ir_nodes
 from vllm_ir.compile.hoist import hoist_readers
 from vllm_ir.compile.lowering import lower
 from vllm_ir.compile.opaque import define_eager_operators
+from vllm_ir.compile.realize import realize_readers
 from vllm_ir.compile.report import CompileReport, GraphReport
 from vllm_ir.compile.size_guards import guards_of
 from vllm_ir.compile.trace import Tracer
@@ -92,7 +93,7 @@ class PostGradPass(CustomGraphPass):
             IrTypeError: An implementation's result has another dtype or shape than the op's.
             IrRuntimeError: An implementation misbehaves, or an op was left over.
         """
-        report = run_passes(graph, self.config, self._selection())
+        report = run_passes(graph, self.config, self._selection(), for_code=True)
         if report is not None:
             self._keep(report)
 
@@ -138,7 +139,11 @@ class PostGradPass(CustomGraphPass):
 
 
 def run_passes(
-    graph: fx.Graph, config: CompileConfig, selection: Selection, tracer: Tracer | None = None
+    graph: fx.Graph,
+    config: CompileConfig,
+    selection: Selection,
+    tracer: Tracer | None = None,
+    for_code: bool = False,
 ) -> GraphReport | None:
     """Run every pass on a functional graph.
 
@@ -147,6 +152,7 @@ def run_passes(
         config: The choices.
         selection: The priorities to lower by.
         tracer: As for `lower`.
+        for_code: Inductor makes code of the graph, in an order of its own.
 
     Returns:
         What was done; None: the graph calls no op.
@@ -168,6 +174,8 @@ def run_passes(
     report.hoisted = hoist_readers(graph, writing)
     lowered = lower(graph, choices, chooser, tracer)
     remove_clones(graph, lowered)
+    if for_code:
+        realize_readers(graph, lowered.replaced)
     verify(graph)
     report.nodes = chooser.reports
     report.guards = guards_of(graph)[known:]
