@@ -26,7 +26,7 @@ from typing import Any, cast
 import torch
 from ops_for_compiling import IR_OPS
 from program_graphs import graph_of
-from program_text import BASICS, Native, Program
+from program_text import BASICS, Native, Program, read_line
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
@@ -76,7 +76,7 @@ def compile_without_ops(program: Program, inputs: dict[str, Any]) -> Compiled:
     """Compile with native functions in the place of ops, without our passes: what torch gives."""
     if program.route == "direct":
         traced, _, _ = _trace_directly(program, inputs, with_ops=False)
-        return functools.partial(traced, *_constants(inputs))
+        return functools.partial(traced, *(inputs[n] for n in _lifted_constants(program, inputs)))
     if program.route == "aot":
         gm = _dynamo_graph(program, inputs, with_ops=False)
         fakes = _fakes(inputs)
@@ -114,8 +114,14 @@ def _compiled(program: Program, inputs: dict[str, Any], ops: Any, backend: Any) 
     )
 
 
-def _constants(inputs: dict[str, Any]) -> list[Tensor]:
-    return [t for n, t in inputs.items() if n[0] == "g"]
+def _lifted_constants(program: Program, inputs: dict[str, Any]) -> list[str]:
+    """Return the constants that become inputs of the graph, as AOTAutograd has it.
+
+    Where nothing is written they stay constants, as in frozen graphs. Elsewhere they can't:
+    torch.func.functionalize doesn't know what is computed from them.
+    """
+    writes = any(read_line(text).writes for text in program.lines)
+    return [n for n in inputs if n[0] == "g" and writes]
 
 
 # ---- without code generation ---------------------------------------------------------------------
@@ -151,7 +157,7 @@ def _direct(program: Program, inputs: dict[str, Any]) -> Compiled:
     key = f"direct {program.seed}"
     ir.compile.PostGradPass(config_of(program), key=key)(traced.graph)
     traced.recompile()
-    bound = functools.partial(traced, *_constants(inputs))
+    bound = functools.partial(traced, *(inputs[n] for n in _lifted_constants(program, inputs)))
     return cast(Compiled, BACKEND._with_inputs_apart(bound, gm, donated))
 
 
@@ -160,13 +166,13 @@ def _trace_directly(
 ) -> tuple[fx.GraphModule, fx.GraphModule, list[fx.Node]]:
     """Return the functional graph, the one it was made from, and its donated inputs.
 
-    The constants are its first inputs, as AOTAutograd has it.
+    Lifted constants are its first inputs.
     """
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
     gm = _dynamo_graph(program, inputs, with_ops)
-    names = [n for n in inputs if n[0] == "g"]
+    names = _lifted_constants(program, inputs)
     nodes = {n.name: n for n in gm.graph.nodes if n.op in ("placeholder", "get_attr")}
     fakes = [nodes[n].meta["example_value"] for n in (*names, *program.arguments)]
     found = functionalize(gm, config_of(program).donate_graph_inputs)

@@ -278,7 +278,10 @@ def run_natively(program: Program, variant: int = 0, rows: int = 6) -> Outcome:
         except (RuntimeError, IndexError, ValueError, TypeError, NameError, KeyError) as error:
             raise InvalidProgramError(str(error)) from error
         outcome = Outcome(results, run.inputs, run.donated, run.writes_inputs)
-        outcome.gradients = gradients_of(outcome)
+        try:
+            outcome.gradients = gradients_of(outcome)
+        except RuntimeError as error:
+            raise InvalidProgramError(str(error)) from error
         return outcome
 
 

@@ -111,8 +111,8 @@ def _call(program: Program, fn: Callable[..., Any], variant: int, rows: int) -> 
         return ""
     with MODES[program.mode]():
         before = make_inputs(program.inputs[variant], rows)
-        if variant and want.writes_inputs:
-            return ""  # torch has no guard that says that inputs are apart
+        if variant and _is_for_one_layout(program, want):
+            return ""
         inputs = make_inputs(program.inputs[variant], rows)
         try:
             results = fn(*[inputs[n] for n in program.arguments])
@@ -123,6 +123,14 @@ def _call(program: Program, fn: Callable[..., Any], variant: int, rows: int) -> 
         if wrong or want.gradients is None:
             return wrong
         return _gradient_difference(program, got, want)
+
+
+def _is_for_one_layout(program: Program, want: Outcome) -> bool:
+    """Whether other inputs need other code, and nobody would know: torch has no guard for it."""
+    if program.route in ("direct", "aot"):
+        # Graphs that are run as they are count `as_strided` from the beginning of the memory.
+        return want.writes_inputs or "as_strided(v" in program.source()
+    return want.writes_inputs and not want.donated
 
 
 # ---- comparing -----------------------------------------------------------------------------------

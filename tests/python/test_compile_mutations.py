@@ -285,7 +285,7 @@ FAULTS = {
         Fault(nothing_is_written, (LOST_WRITE,), random=False),
         Fault(lowering_comes_early, (DEFAULT,)),
         Fault(results_are_trusted, (ALIAS, STRIDES)),
-        Fault(offsets_are_free, (ABSOLUTE, PIECE)),
+        Fault(offsets_are_free, (ABSOLUTE, PIECE), random=False),
         Fault(bodies_are_left_alone, (BRANCHES,), random=False),
         Fault(anything_may_move, (DEPENDENT,)),
     )
