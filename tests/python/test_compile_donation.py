@@ -78,6 +78,21 @@ def test_a_value_of_overwritten_memory_is_computed_in_front_of_the_kernel(view):
     assert [kept for _, kept, _ in clones(report)] == [False] * 4
 
 
+def normed(x):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 0.25)
+
+
+@pytest.mark.parametrize("end", [normed, lambda c: (normed(c), c), lambda c: c.softmax(-1)])
+def test_a_value_is_read_behind_the_kernel_that_made_it(end):
+    """Loops of other ranges beside it: Inductor lays out its loops anew, for them to be fused."""
+
+    def f(x, r):
+        y, total = FUSED.maybe_inplace(x * 1.0, r + 1.0, W, 1e-6)
+        return total + x, y * r, end(x + 3.0)
+
+    compiled_result(f, *inputs())
+
+
 def test_memory_around_an_input_is_not_donated():
     def f(x, r):
         around = x.as_strided((2, 16), (16, 1), 16)

@@ -176,6 +176,11 @@ ONCE_WRONG = {
         priorities={"butterfly": ["inplace"]}, inputs="a0 = data(1, rows, 8)\na1 = data(2, 8)",
         shared="b0 = data(1, 1000)\na0 = b0.as_strided((6, 8), (8, 1), 300)\na1 = b0[304:312]",
     ),
+    "a value that a kernel has made, and loops of other ranges": program(
+        "v0, v1 = butterfly.maybe_inplace(a1 * 1.0, a0 + 1.0, 0.5)", "v2 = v1 + a1",
+        "v3 = torch.full_like(a0, 3.0)", "v4, v5 = add_norm(v3, a1, None, 0.25)", "v2, v4",
+        priorities={"add_norm": ["inplace"], "butterfly": ["kernel"], "norm": ["native"]},
+    ),
     "a value of memory that a kernel overwrites later": program(
         "v0 = a0 + a1", "v1 = ramp(v0, 0.5)", "v2 = v1 + a1", "v3, v4 = crossed(a0 + 1.0, v1, 0.5)",
         "v5 = v2[:-1]", "v3, v5", priorities={"ramp": ["kernel"], "crossed": ["swaps"]},

@@ -27,6 +27,7 @@ from vllm_ir.compile.graph import (
     value_of,
     written_args,
 )
+from vllm_ir.compile.inductor_names import keep_new_names
 from vllm_ir.compile.marks import REALIZED
 from vllm_ir.compile.trace import fake_world
 
@@ -51,6 +52,7 @@ def realize_readers(graph: fx.Graph, replaced: list[tuple[Tensor, Tensor]]) -> i
     kernels = [n for n in graph.nodes if _overwritten(n)]
     if not kernels:
         return 0
+    keep_new_names()
     classes = AliasClasses(graph, replaced)
     late = {r: None for kernel in kernels for r in _late_readers(graph, kernel, classes)}
     if late:
