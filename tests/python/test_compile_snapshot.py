@@ -168,6 +168,17 @@ def test_a_pass_without_a_selection_uses_what_is_in_force():
         assert lowering.uuid() != first
 
 
+def test_the_pass_tells_of_every_graph():
+    op = new_toy("a")
+    lowering = ir.compile.PostGradPass()
+    f = torch.compile(lambda x: op(x) * 3, options={"post_grad_custom_post_pass": lowering})
+    with torch.no_grad():
+        for dtype, provider in ((torch.float32, "a"), (torch.float64, "native")):
+            with op.set_priority([provider]):
+                f(X.to(dtype))
+    assert lowering.selected_impls == {op.name: {op.name: "a", f"{op.name}@1": "native"}}
+
+
 def test_two_passes_keep_their_reports_apart():
     first, second = ir.compile.PostGradPass(), ir.compile.PostGradPass()
     assert first.key != second.key

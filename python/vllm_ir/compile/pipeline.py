@@ -111,12 +111,8 @@ class PostGradPass(CustomGraphPass):
 
     @property
     def selected_impls(self) -> dict[str, dict[str, str]]:
-        """Providers by op and node, of all graphs so far."""
-        found: dict[str, dict[str, str]] = {}
-        for report in self.reports:
-            for op, nodes in report.selected_impls.items():
-                found.setdefault(op, {}).update(nodes)
-        return found
+        """Providers by op and node, of all graphs so far; named as in a `CompileReport`."""
+        return CompileReport(tuple(self.reports), {}).selected_impls
 
     def _selection(self) -> Selection:
         if self.selection is not None:
