@@ -33,10 +33,22 @@ Wrong = Callable[[Program], str]
 def check(program: Program) -> str:
     """Return what is wrong with a program, "" for nothing or when torch gets it wrong itself."""
     try:
-        wrong = verdict(program)
+        wrong = judged(program)
         return wrong if wrong and not torch_is_wrong(program) else ""
     except InvalidProgramError:
         return ""
+
+
+def judged(program: Program) -> str:
+    """Return what is wrong with a program, "" for nothing.
+
+    Where `as_strided` looks into a computed value, code has the last word: eager operators like
+    `slice_scatter` may put a value at another offset of its memory than their fakes say.
+    """
+    wrong = verdict(program)
+    if wrong and program.route != "inductor" and "as_strided(v" in program.source():
+        return verdict(_with(program, route="inductor"))
+    return wrong
 
 
 def reproduce(**fields: object) -> str:
@@ -114,7 +126,7 @@ def failures(seeds: Iterable[int], depth: str, counts: Counter[str]) -> Iterator
         counts["programs"] += 1
         counts[program.route] += 1
         try:
-            wrong = verdict(program)
+            wrong = judged(program)
         except InvalidProgramError:
             counts["invalid"] += 1
             continue

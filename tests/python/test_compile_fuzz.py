@@ -181,6 +181,10 @@ ONCE_WRONG = {
         "v3 = torch.full_like(a0, 3.0)", "v4, v5 = add_norm(v3, a1, None, 0.25)", "v2, v4",
         priorities={"add_norm": ["inplace"], "butterfly": ["kernel"], "norm": ["native"]},
     ),
+    "a value that Inductor puts into an input": program(
+        "a1[a1 > 2.0] = 1.0", "v2 = ramp(a1, factor=-0.5)", "torch.add(a1, a0, out=a1)", "v2",
+        priorities={"ramp": ["through_view"]},
+    ),
     "a value of memory that a kernel overwrites later": program(
         "v0 = a0 + a1", "v1 = ramp(v0, 0.5)", "v2 = v1 + a1", "v3, v4 = crossed(a0 + 1.0, v1, 0.5)",
         "v5 = v2[:-1]", "v3, v5", priorities={"ramp": ["kernel"], "crossed": ["swaps"]},

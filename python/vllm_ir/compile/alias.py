@@ -11,12 +11,20 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 
 from vllm_ir.compile.graph import storage_of, storages_of, tensors_of
 
 # Results of these are their first argument's memory once code is generated, schema or not.
 VIEWS_BY_NATURE = {"aten::_unsafe_view", "aten::lift_fresh", "aten::_reshape_alias"}
+
+# Functional operators that Inductor runs in place behind our passes, on its own analysis.
+_REINPLACED = {
+    *("aten::index_put", "aten::_unsafe_index_put"),
+    *("aten::slice_scatter", "aten::select_scatter"),
+    *("aten::as_strided_scatter", "aten::diagonal_scatter"),
+    *("_c10d_functional::all_reduce", "_c10d_functional::all_reduce_coalesced"),
+}
 
 
 class AliasClasses:
@@ -33,8 +41,11 @@ class AliasClasses:
             self._union(storage_of(old), storage_of(new))
         self.order = {node: i for i, node in enumerate(graph.nodes)}
         self._members: dict[int, list[fx.Node]] = {}
+        overwritten = _overwritten_inputs(graph)
         for node in graph.nodes:
             self._join_views(node)
+            if overwritten and _may_be_reinplaced(node):
+                self._join_inputs(node, overwritten)
         for node in graph.nodes:
             for root in self._roots(node):
                 self._members.setdefault(root, []).append(node)
@@ -106,6 +117,32 @@ class AliasClasses:
             for theirs in storages_of(source):
                 for mine in storages_of(node):
                     self._union(theirs, mine)
+
+    def _join_inputs(self, node: fx.Node, overwritten: list[fx.Node]) -> None:
+        """Take the node's value for the memory of each of these inputs that it may be put into."""
+        for given in node.all_input_nodes:
+            theirs = self._roots(given)
+            for source in overwritten:
+                if theirs & self._roots(source):
+                    for mine in storages_of(node):
+                        self._union(storage_of(tensors_of(source)[0]), mine)
+
+
+def _overwritten_inputs(graph: fx.Graph) -> list[fx.Node]:
+    """Return the graph inputs that are written at the end: Inductor may write them earlier too."""
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    targets = [n.args[0] for n in copies]
+    return [t for t in targets if isinstance(t, fx.Node) and t.op == "placeholder"]
+
+
+def _may_be_reinplaced(node: fx.Node) -> bool:
+    if isinstance(node.target, HigherOrderOperator):
+        name = str(node.target)
+        return name.startswith("auto_functionalized") or name == "triton_kernel_wrapper_functional"
+    if not isinstance(node.target, OpOverload):
+        return False
+    name = node.target._schema.name
+    return name in _REINPLACED or name.startswith("aten::_foreach_")
 
 
 def is_unknown(node: fx.Node) -> bool:
