@@ -34,7 +34,7 @@ def check(program: Program) -> str:
     """Return what is wrong with a program, "" for nothing or when torch gets it wrong itself."""
     try:
         wrong = judged(program)
-        return wrong if wrong and not torch_is_wrong(program) else ""
+        return wrong if wrong and not torch_is_wrong(program, wrong) else ""
     except InvalidProgramError:
         return ""
 
@@ -130,7 +130,7 @@ def failures(seeds: Iterable[int], depth: str, counts: Counter[str]) -> Iterator
         except InvalidProgramError:
             counts["invalid"] += 1
             continue
-        if wrong and torch_is_wrong(program):
+        if wrong and torch_is_wrong(program, wrong):
             counts["wrong in torch itself"] += 1
         elif wrong:
             counts["failed"] += 1

@@ -64,11 +64,14 @@ def verdict(program: Program, compile: Compile = compile_program) -> str:
     return ""
 
 
-def torch_is_wrong(program: Program) -> bool:
+def torch_is_wrong(program: Program, wrong: str = "") -> bool:
     """Whether torch itself gets the program wrong.
 
-    With native functions in the place of the ops; or Dynamo doesn't take it, whatever the backend.
+    With native functions in the place of the ops; or Dynamo doesn't take it, whatever the backend;
+    or what is wrong is that torch says what it doesn't do.
     """
+    if "It seems one of cond's output stride" in wrong:
+        return True
     if verdict(program, compile_without_ops):
         return True
     return program.route in ("dynamo", "inductor") and _fails(program, compile_without_backend)
