@@ -176,6 +176,13 @@ class _Draw:
         self._choose_returns()
         if self.program.route == "direct" and self._writes_shared_inputs():
             self.program.route = "aot"  # the quick way takes inputs for separate ones
+        if self.program.route != "direct" and self._shares_inputs():
+            # AOTAutograd crashes on lists of inputs that share memory.
+            self.program.lines = [s for s in self.program.lines if "_foreach" not in s]
+
+    def _shares_inputs(self) -> bool:
+        storages = [_storage(self.value(n)) for n in self.program.arguments]
+        return len(set(storages)) < len(storages)
 
     def _writes_shared_inputs(self) -> bool:
         before = make_inputs(self.program.inputs[0], self.program.rows[0])
