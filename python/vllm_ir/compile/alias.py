@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, fx
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 
-from vllm_ir.compile.graph import storage_of, storages_of, tensors_of
+from vllm_ir.compile.graph import is_higher_order, storage_of, storages_of, tensors_of
 
 # Results of these are their first argument's memory once code is generated, schema or not.
 VIEWS_BY_NATURE = {"aten::_unsafe_view", "aten::lift_fresh", "aten::_reshape_alias"}
@@ -120,12 +120,11 @@ class AliasClasses:
 
     def _join_inputs(self, node: fx.Node, overwritten: list[fx.Node]) -> None:
         """Take the node's value for the memory of each of these inputs that it may be put into."""
+        written = {root for source in overwritten for root in self._roots(source)}
         for given in node.all_input_nodes:
-            theirs = self._roots(given)
-            for source in overwritten:
-                if theirs & self._roots(source):
-                    for mine in storages_of(node):
-                        self._union(storage_of(tensors_of(source)[0]), mine)
+            for root in self._roots(given) & written:
+                for mine in storages_of(node):
+                    self._union(root, mine)
 
 
 def _overwritten_inputs(graph: fx.Graph) -> list[fx.Node]:
@@ -136,7 +135,7 @@ def _overwritten_inputs(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _may_be_reinplaced(node: fx.Node) -> bool:
-    if isinstance(node.target, HigherOrderOperator):
+    if is_higher_order(node):
         name = str(node.target)
         return name.startswith("auto_functionalized") or name == "triton_kernel_wrapper_functional"
     if not isinstance(node.target, OpOverload):

@@ -103,9 +103,7 @@ def _begin(
     file = "" if identity is None else sink.side_file(_graph_digest(gm, identity))
     code, owner = caller_of_backend()
     enter(Compilation(key, code, owner, refused, autograd, unwrapped_calls(gm)))
-    post_grad = PostGradPass(config, selection, key, file, ops)
-    sink.open_entry(key, file, sizes_of(gm.graph))
-    return post_grad
+    return PostGradPass(config, selection, key, file, ops, sizes_of(gm.graph))
 
 
 def _what_autograd_takes(gm: fx.GraphModule) -> GraphReport | None:

@@ -17,9 +17,8 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from vllm_ir.compile.graph import is_higher_order, value_of
-from vllm_ir.compile.layout import copy_of, restride
+from vllm_ir.compile.layout import copy_of, insert_call, restride
 from vllm_ir.compile.likeness import same_strides
-from vllm_ir.compile.trace import fake_values, fake_world
 
 _RESULTS = "vllm_ir_results"
 
@@ -87,8 +86,4 @@ def _extent(t: Tensor) -> Any:
 def _call(
     body: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> fx.Node:
-    values = fake_values(args)
-    with body.inserting_before(body.output_node()), fake_world(values):
-        made = body.call_function(target, args, kwargs)
-        made.meta["val"] = target(*values, **(kwargs or {}))
-    return made
+    return insert_call(body, body.output_node(), target, args, kwargs=kwargs)

@@ -55,7 +55,7 @@ def restride(
     """
 
     def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        return _call(graph, before, target, args, like, kwargs)
+        return insert_call(graph, before, target, args, like, kwargs)
 
     repeated = [d for d, n in enumerate(want.stride()) if statically_known_true(n == 0)]
     for d in repeated:
@@ -88,17 +88,18 @@ def _hint(n: Any) -> int:
 
 def copy_of(graph: fx.Graph, before: fx.Node, new: fx.Node, like: fx.Node | None = None) -> fx.Node:
     """Return a node with the value of `new` in memory of its own; arguments as of `restride`."""
-    return _call(graph, before, CLONE, (new,), like)
+    return insert_call(graph, before, CLONE, (new,), like)
 
 
-def _call(
+def insert_call(
     graph: fx.Graph,
     before: fx.Node,
     target: Any,
     args: tuple[Any, ...],
-    like: fx.Node | None,
+    like: fx.Node | None = None,
     kwargs: dict[str, Any] | None = None,
 ) -> fx.Node:
+    """Return a new call with its fake value; the other arguments as of `restride`."""
     values = [value_of(n) for n in [before, *nodes_in(args)]]
     with graph.inserting_before(before), fake_world(values):
         made = graph.call_function(target, args, kwargs)

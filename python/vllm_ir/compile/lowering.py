@@ -30,11 +30,11 @@ from vllm_ir.compile.graph import (
     value_of,
     written_args,
 )
-from vllm_ir.compile.layout import CLONE, copy_of, restride, same_place
+from vllm_ir.compile.layout import copy_of, restride, same_place
 from vllm_ir.compile.likeness import same_kind, same_strides, shown
 from vllm_ir.compile.opaque import eager_operator, is_generated
 from vllm_ir.compile.report import CloneReport, NodeReport
-from vllm_ir.compile.trace import Tracer, fake_world, nodes_in, splice, written_inputs
+from vllm_ir.compile.trace import Tracer, nodes_in, splice, written_inputs
 from vllm_ir.errors import IrRuntimeError, IrTypeError
 from vllm_ir.impl import IrOpImpl
 from vllm_ir.notices import impl_failed
@@ -118,10 +118,7 @@ def _lower_call(
 def _protect(graph: fx.Graph, choice: Choice, lowered: Lowered) -> tuple[Any, ...]:
     args = list(choice.node.args)
     for name, position, arg in activation_args(choice.node, choice.op):
-        with graph.inserting_before(choice.node), fake_world(value_of(arg)):
-            clone = graph.call_function(CLONE, (arg,))
-            clone.meta["val"] = CLONE(value_of(arg))
-        copy_provenance(choice.node, clone)
+        clone = copy_of(graph, choice.node, arg)
         clone.meta["vllm_ir"] = choice.label
         args[position] = clone
         donated = choice.report.donated and name not in kept_activations(choice.node)

@@ -57,6 +57,8 @@ class PostGradPass(CustomGraphPass):
         side_file: The file that keeps the reports for cache hits, "" for none.
         ops: Names of the ops that graphs may call, as `fingerprint.ops_called` finds them; None:
             any. An op that isn't among them doesn't count for Inductor's caches.
+        sizes: The symbolic sizes at hand, as `size_guards.sizes_of` finds them: on a cache hit they
+            tell which of the kept reports is meant.
 
     Example:
         >>> import torch, vllm_ir as ir
@@ -78,13 +80,14 @@ class PostGradPass(CustomGraphPass):
         key: str = "",
         side_file: str = "",
         ops: frozenset[str] | None = None,
+        sizes: dict[str, int] | None = None,
     ) -> None:
         self.config = config or CompileConfig()
         self.selection = selection
         self.key = key or uuid.uuid4().hex
         self.side_file = side_file
         self.ops = ops
-        sink.open_entry(self.key, side_file)
+        sink.open_entry(self.key, side_file, sizes)
 
     def __call__(self, graph: fx.Graph) -> None:
         """Lower one graph in place.

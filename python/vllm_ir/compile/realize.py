@@ -20,16 +20,10 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from vllm_ir.compile.alias import AliasClasses
-from vllm_ir.compile.graph import (
-    copy_provenance,
-    is_higher_order,
-    storages_of,
-    value_of,
-    written_args,
-)
+from vllm_ir.compile.graph import is_higher_order, storages_of, value_of, written_args
 from vllm_ir.compile.inductor_names import keep_new_names
+from vllm_ir.compile.layout import insert_call
 from vllm_ir.compile.marks import REALIZED
-from vllm_ir.compile.trace import fake_world
 
 # Results of these are computed by a call of a library at once.
 _CALLS = {
@@ -110,10 +104,7 @@ def _behind(node: fx.Node, readers: set[fx.Node]) -> Iterator[fx.Node]:
 
 
 def _mark(graph: fx.Graph, node: fx.Node) -> None:
-    with graph.inserting_after(node), fake_world(value_of(node)):
-        marked = graph.call_function(REALIZED, (node,))
-        marked.meta["val"] = REALIZED(value_of(node))
-    copy_provenance(node, marked)
+    marked = insert_call(graph, node.next, REALIZED, (node,), like=node)
     node.replace_all_uses_with(marked, delete_user_cb=lambda user: user is not marked)
 
 
