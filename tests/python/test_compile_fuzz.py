@@ -189,6 +189,11 @@ ONCE_WRONG = {
         "v0 = a0 + a1", "v1 = ramp(v0, 0.5)", "v2 = v1 + a1", "v3, v4 = crossed(a0 + 1.0, v1, 0.5)",
         "v5 = v2[:-1]", "v3, v5", priorities={"ramp": ["kernel"], "crossed": ["swaps"]},
     ),
+    "a value without gaps that Inductor puts into an input with gaps": program(
+        "a2[[0, 2]] = 5.0", "v0 = rms_norm(a2, None, 0.25)", "v0",
+        priorities={"rms_norm": ["vllm_c"]},
+        inputs="b0 = data(1, 3, rows, 8)\na0 = b0[0]\na1 = b0[1]\na2 = b0[:, 1:]",
+    ),
     "a copy to a tensor that lies elsewhere": program(
         "v0, v1 = add_norm(a0, a0.flip(-1), None, epsilon=0.25)",
         "v2 = torch.as_strided(v0, (3, 4), (1, 3), 2)", "v3 = v2 * 2.0", "v3",

@@ -221,6 +221,49 @@ def test_d38_strides_are_those_of_eager(layout, provider):
             assert a.stride() == b.stride()
 
 
+def put_rows(t):
+    t[[0, 2]] = 5.0
+
+
+def put_where(t):
+    t[t > 0.5] = 0.25
+
+
+def put_slice(t):
+    t[:, 1:3] = 0.5
+
+
+def add_slice(t):
+    t[1:].add_(1.0)
+
+
+@pytest.mark.parametrize("provider", ["native", "vllm_c"])
+@pytest.mark.parametrize("taken", ["by the caller", "in the graph", "of a new value"])
+@pytest.mark.parametrize("write", [put_rows, put_where, put_slice, add_slice])
+def test_kernels_get_the_strides_that_their_rules_saw(write, taken, provider):
+    """A write into a part makes a value without gaps, which Inductor puts into the part."""
+    for op in (NORM, FUSED):
+        op.set_default([provider])
+
+    def f(base, r):
+        part = base if taken == "by the caller" else base[:, 1:]
+        part = part * 2 if taken == "of a new value" else part
+        write(part)
+        y = NORM(part, None, 1e-6)
+        return y, *FUSED(part, r, None, 1e-6), NORM(part[1:], None, 1e-3), part[0] + 1
+
+    mine, theirs = (torch.linspace(-1, 1, 144).view(3, 6, 8) for _ in range(2))
+    r = torch.linspace(1, 2, 120).view(3, 5, 8)
+    compiled = ir.compile(f, fullgraph=True)
+    if taken == "by the caller":
+        torch.testing.assert_close(compiled(mine[:, 1:], r), f(theirs[:, 1:], r))
+    else:
+        torch.testing.assert_close(compiled(mine, r), f(theirs, r))
+    assert torch.equal(mine, theirs)
+    if write is put_rows and taken == "by the caller":  # other values have gaps in the graph too
+        assert provider in {n.selected for n in ir.explain(compiled).nodes}
+
+
 # ---- in-place implementations --------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ invariants in its docstring:
     hoist            readers of old values go in front of in-place calls
     lowering         op calls -> what the implementations do, with protective clones
     clone_cleanup    clones that protect nobody go, by alias classes
+    keep_strides     kernels get the strides that their rules saw, whatever is put in place later
+    realize          what reads memory is computed before a kernel overwrites it
     verify           no op call is left
 
 `pipeline.PostGradPass` is all but the first as one pass of Inductor's; `backend.Backend` puts both

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The passes behind AOTAutograd, in their order.
 
-collect -> fuse -> choose -> hoist -> lower -> clean up -> realize -> verify. Each is a room of its
-own, with its invariants; nothing here knows how they work.
+collect -> fuse -> choose -> hoist -> lower -> clean up -> keep strides -> realize -> verify. Each
+is a room of its own, with its invariants; nothing here knows how they work.
 
 They run as Inductor's *last* custom pass (`post_grad_custom_post_pass`). Earlier, Inductor would
 still delete clones that it takes for no-ops, among them those that protect a caller's tensors.
@@ -27,6 +27,7 @@ from vllm_ir.compile.collect import collect
 from vllm_ir.compile.config import CompileConfig
 from vllm_ir.compile.graph import ir_nodes
 from vllm_ir.compile.hoist import hoist_readers
+from vllm_ir.compile.keep_strides import keep_strides
 from vllm_ir.compile.lowering import lower
 from vllm_ir.compile.opaque import define_eager_operators
 from vllm_ir.compile.realize import realize_readers
@@ -174,6 +175,7 @@ def run_passes(
     lowered = lower(graph, choices, chooser, tracer)
     remove_clones(graph, lowered)
     if for_code:
+        keep_strides(graph)
         realize_readers(graph, lowered.replaced)
     verify(graph)
     report.nodes = chooser.reports
