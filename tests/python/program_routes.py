@@ -33,6 +33,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vllm_ir as ir
 from vllm_ir.compile.functionalize import functionalize
+from vllm_ir.compile.graph import written_args
 
 Compiled = Callable[..., Any]
 BACKEND = sys.modules["vllm_ir.compile.backend"]  # the name in the package is an object
@@ -253,8 +254,30 @@ def _run_inductors_passes(
     for node in gm.graph.find_nodes(op="call_function", target=operator.getitem):
         if not node.users:  # may read what an in-place operator, here, doesn't return
             gm.graph.erase_node(node)
+    for node in list(gm.graph.nodes):
+        if "eager_input_vals" in node.meta:
+            _constrain(gm.graph, node)
     gm.recompile()
     return make_boxed_func(_with_planned_strides(gm))
+
+
+def _constrain(graph: fx.Graph, node: fx.Node) -> None:
+    """Give an operator its arguments with the strides that it says, as generated code would."""
+    planned, _ = node.meta["eager_input_vals"]
+    for position, (argument, fake) in enumerate(zip(node.args, planned, strict=True)):
+        if not isinstance(argument, fx.Node) or not isinstance(fake, Tensor):
+            continue
+        with graph.inserting_before(node):
+            given = graph.call_function(_restrided, (argument, fake.stride()))
+        node.update_arg(position, given)
+        if given in written_args(node):
+            with graph.inserting_after(node):
+                graph.call_function(_write_back, (argument, given))
+
+
+def _write_back(argument: Tensor, given: Tensor) -> None:
+    if given is not argument:
+        argument.copy_(given)
 
 
 def _with_planned_strides(gm: fx.GraphModule) -> Compiled:
@@ -267,18 +290,21 @@ def _with_planned_strides(gm: fx.GraphModule) -> Compiled:
 
     def run(*args: Any) -> Any:
         results = gm(*args)
-        return tuple(map(_restrided, results, fakes))
+        planned = (f.stride() if isinstance(f, Tensor) else None for f in fakes)
+        return tuple(map(_restrided, results, planned))
 
     return run
 
 
-def _restrided(result: Any, fake: Any) -> Any:
-    if not isinstance(result, Tensor) or not all(isinstance(n, int) for n in fake.stride()):
+def _restrided(result: Any, strides: tuple[Any, ...] | None) -> Any:
+    if not isinstance(result, Tensor) or strides is None:
         return result
-    dims = zip(result.shape, result.stride(), fake.stride(), strict=True)
+    if not all(isinstance(n, int) for n in strides):
+        return result
+    dims = zip(result.shape, result.stride(), strides, strict=True)
     if not result.numel() or all(a == b for n, a, b in dims if n > 1):
         return result
-    return torch.empty_strided(result.shape, fake.stride(), dtype=result.dtype).copy_(result)
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
 
 
 @contextlib.contextmanager

@@ -160,6 +160,8 @@ def _layout(program: Program, got: Tensor, want: Tensor) -> str:
         return f"{got.dtype} {tuple(got.shape)}, not {want.dtype} {tuple(want.shape)}"
     if program.mode == "grad" and got.requires_grad != want.requires_grad:
         return f"requires_grad is {got.requires_grad}"
+    if program.route == "inductor" and 2 * len(units(want)) < want.nbytes:
+        return ""  # Inductor gives the elements of an `unfold` of a slice memory of their own
     strides = zip(got.shape, got.stride(), want.stride(), strict=True)
     if got.numel() and any(n > 1 and g != w for n, g, w in strides):
         return f"strides {got.stride()}, not {want.stride()}"

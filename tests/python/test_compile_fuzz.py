@@ -189,6 +189,12 @@ ONCE_WRONG = {
         "v0 = a0 + a1", "v1 = ramp(v0, 0.5)", "v2 = v1 + a1", "v3, v4 = crossed(a0 + 1.0, v1, 0.5)",
         "v5 = v2[:-1]", "v3, v5", priorities={"ramp": ["kernel"], "crossed": ["swaps"]},
     ),
+    "a value that Inductor lays out in another order": program(
+        "v0 = torch.cat([a0, a0])", "v1, v2 = halves(v0, -0.5)", "v3, v4 = crossed(v1, v2, 0.5)",
+        "v5, v6 = fused_norm(v1, v4, None, 0.25)", "v5",
+        priorities={**PIECES, "crossed": ["written_out"], "fused_norm": ["vllm_c"]},
+        inputs="b0 = data(1, 3, rows, 8)\na0 = b0.mT\na1 = b0[0]",
+    ),
     "a value without gaps that Inductor puts into an input with gaps": program(
         "a2[[0, 2]] = 5.0", "v0 = rms_norm(a2, None, 0.25)", "v0",
         priorities={"rms_norm": ["vllm_c"]},

@@ -92,6 +92,34 @@ def test_an_option_without_our_prefix_under_torch_compile():
     )
 
 
+UNKNOWN = [
+    (
+        {"mode": "max-autotun"},
+        "vllm_ir.compile: unknown mode 'max-autotun'. Known: default, lite, max-autotune, "
+        "max-autotune-no-cudagraphs, reduce-overhead. Did you mean 'max-autotune'?",
+    ),
+    (
+        {"options": {"max_autotun": True}},
+        "vllm_ir.compile: unknown option 'max_autotun': neither Inductor nor vllm_ir has it. "
+        "Did you mean 'max_autotune'?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), UNKNOWN)
+def test_what_nobody_knows_is_an_error_before_the_first_call(options, text):
+    with pytest.raises(ir.UnknownNameError) as error:
+        ir.compile(lambda x: x + 1, **options)
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize(("options", "text"), UNKNOWN)
+def test_what_nobody_knows_under_torch_compile(options, text):
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as error:
+        torch.compile(lambda x: x + 1, backend="vllm_ir", **options)(X)
+    assert str(error.value.inner_exception) == text
+
+
 def test_compile_takes_no_backend():
     with pytest.raises(ir.IrTypeError) as error:
         ir.compile(lambda x: x, backend="inductor")

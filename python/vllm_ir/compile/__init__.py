@@ -15,8 +15,8 @@ invariants in its docstring:
     hoist            readers of old values go in front of in-place calls
     lowering         op calls -> what the implementations do, with protective clones
     clone_cleanup    clones that protect nobody go, by alias classes
-    keep_strides     kernels get the strides that their rules saw, whatever is put in place later
     realize          what reads memory is computed before a kernel overwrites it
+    keep_strides     kernels get the strides that their rules saw
     verify           no op call is left
 
 `pipeline.PostGradPass` is all but the first as one pass of Inductor's; `backend.Backend` puts both
@@ -34,7 +34,7 @@ import torch
 
 from vllm_ir.compile.aoti import aoti_package
 from vllm_ir.compile.backend import Backend, backend
-from vllm_ir.compile.config import CompileConfig, split_options
+from vllm_ir.compile.config import CompileConfig, mode_options, split_options
 from vllm_ir.compile.explain_compiled import explain_compiled as explain
 from vllm_ir.compile.export import decompositions, lower_program
 from vllm_ir.compile.functionalize import FunctionalizePass, functionalize
@@ -86,7 +86,8 @@ class _CallableModule(ModuleType):
 
         Raises:
             IrTypeError: A choice has the wrong type, or a backend is given.
-            UnknownNameError: No such choice in `options`, or its prefix "vllm_ir." is missing.
+            UnknownNameError: No such mode, or no such choice in `options`, or the prefix
+                "vllm_ir." is missing.
             torch._dynamo.exc.BackendCompilerFailed: At the first call, around a `DonationError`
                 (`inner_exception`), or around an error of an implementation.
 
@@ -104,7 +105,8 @@ class _CallableModule(ModuleType):
                 "vllm_ir.compile: must be given no backend, since it is one, got "
                 f"{options['backend']!r}. Use torch.compile(model, backend=...) for another."
             )
-        split_options(options.get("options") or {})  # its errors, before the first call
+        mode_options(options.get("mode"))  # errors of both before the first call
+        split_options(options.get("options") or {})
         config = CompileConfig(strict_numerics, donate_graph_inputs, fusions)
         return torch.compile(model, backend=Backend(config), **options)
 

@@ -47,7 +47,7 @@ class AliasClasses:
         overwritten = _overwritten_inputs(graph)
         for node in graph.nodes:
             self._join_views(node)
-            if overwritten and may_be_reinplaced(node):
+            if overwritten and _may_be_reinplaced(node):
                 self._join_inputs(node, overwritten)
         for node in graph.nodes:
             for root in self._roots(node):
@@ -99,7 +99,24 @@ class AliasClasses:
         inside += [m for m in self._members.pop(a, []) if m not in inside]
 
     def _join_views(self, node: fx.Node) -> None:
-        for source in view_sources(node):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            return
+        schema = node.target._schema
+        aliased = [r.alias_info is not None for r in schema.returns]
+        if schema.name in VIEWS_BY_NATURE:
+            sources = [a for a in node.args[:1] if isinstance(a, fx.Node)]
+        elif any(aliased):
+            positional = zip(schema.arguments, node.args, strict=False)  # defaults are left out
+            sources = [
+                source
+                for argument, value in positional
+                if argument.alias_info is not None
+                for source in (value if isinstance(value, (tuple, list)) else [value])
+                if isinstance(source, fx.Node)
+            ]
+        else:
+            return
+        for source in sources:
             for theirs in storages_of(source):
                 for mine in storages_of(node):
                     self._union(theirs, mine)
@@ -113,25 +130,6 @@ class AliasClasses:
                     self._union(root, mine)
 
 
-def view_sources(node: fx.Node) -> list[fx.Node]:
-    """Return the arguments whose memory the node's value is, as its operator says."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
-        return []
-    schema = node.target._schema
-    if schema.name in VIEWS_BY_NATURE:
-        return [a for a in node.args[:1] if isinstance(a, fx.Node)]
-    if all(r.alias_info is None for r in schema.returns):
-        return []
-    positional = zip(schema.arguments, node.args, strict=False)  # defaults are left out
-    return [
-        source
-        for argument, value in positional
-        if argument.alias_info is not None
-        for source in (value if isinstance(value, (tuple, list)) else [value])
-        if isinstance(source, fx.Node)
-    ]
-
-
 def _overwritten_inputs(graph: fx.Graph) -> list[fx.Node]:
     """Return the graph inputs that are written at the end: Inductor may write them earlier too."""
     copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
@@ -139,8 +137,7 @@ def _overwritten_inputs(graph: fx.Graph) -> list[fx.Node]:
     return [t for t in targets if isinstance(t, fx.Node) and t.op == "placeholder"]
 
 
-def may_be_reinplaced(node: fx.Node) -> bool:
-    """Whether Inductor may put the node's value into the memory of an argument."""
+def _may_be_reinplaced(node: fx.Node) -> bool:
     if is_higher_order(node):
         name = str(node.target)
         return name.startswith("auto_functionalized") or name == "triton_kernel_wrapper_functional"

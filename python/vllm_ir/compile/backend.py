@@ -18,7 +18,7 @@ from vllm_ir.compile.compilations import (
     enter,
     unwrapped_calls,
 )
-from vllm_ir.compile.config import CompileConfig, split_options
+from vllm_ir.compile.config import CompileConfig, mode_options, split_options
 from vllm_ir.compile.functionalize import functionalize
 from vllm_ir.compile.graph import ir_nodes, tensors_of
 from vllm_ir.compile.pipeline import PostGradPass
@@ -71,7 +71,7 @@ class Backend:
         """
         from torch._inductor.compile_fx import compile_fx
 
-        ours, theirs = split_options({**_mode_options(mode), **(options or {})})
+        ours, theirs = split_options({**mode_options(mode), **(options or {})})
         config = CompileConfig(**{**vars(self.config), **ours})
         autograd = _what_autograd_takes(gm)
         found = functionalize(gm, config.donate_graph_inputs)
@@ -142,15 +142,6 @@ def _with_inputs_apart(
         return compiled(*_C.keep_apart(args, positions))
 
     return run
-
-
-def _mode_options(mode: str | None) -> dict[str, Any]:
-    if mode is None or mode == "default":
-        return {}
-    from torch._inductor import list_mode_options
-
-    options: dict[str, Any] = list_mode_options(mode)
-    return options
 
 
 def users_passes(patches: dict[str, Any]) -> list[Any]:

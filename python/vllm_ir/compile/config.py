@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user of the compiler may choose."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vllm_ir.errors import IrTypeError, UnknownNameError, unknown_name
+from vllm_ir.errors import IrTypeError, UnknownNameError, nearest, unknown_name
 
 PREFIX = "vllm_ir."
 
@@ -57,8 +58,8 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     """Split `torch.compile(options=...)` into our choices, without their prefix, and Inductor's.
 
     Raises:
-        UnknownNameError: An option that starts with "vllm_ir." and isn't one, or one of ours
-            without that prefix.
+        UnknownNameError: An option that starts with "vllm_ir." and isn't one, one of ours without
+            that prefix, or one that Inductor doesn't know.
     """
     known = [f.name for f in fields(CompileConfig)]
     ours: dict[str, Any] = {}
@@ -76,4 +77,36 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         if short not in known:
             raise UnknownNameError(unknown_name("vllm_ir.compile", "option", short, known))
         ours[short] = value
+    if theirs:
+        _check_inductor_options(theirs)
     return ours, theirs
+
+
+def mode_options(mode: str | None) -> dict[str, Any]:
+    """Return the Inductor options that `torch.compile(mode=...)` stands for.
+
+    Raises:
+        UnknownNameError: No such mode.
+    """
+    if mode is None or mode == "default":
+        return {}
+    from torch._inductor import list_mode_options  # slow to import
+
+    known: dict[str, dict[str, Any]] = list_mode_options()
+    if mode not in known:
+        raise UnknownNameError(unknown_name("vllm_ir.compile", "mode", mode, known))
+    return known[mode]
+
+
+def _check_inductor_options(options: Mapping[str, Any]) -> None:
+    from torch._inductor import config  # slow to import
+
+    for name in options:
+        try:
+            operator.attrgetter(name)(config)  # "triton.cudagraphs" is one of a section
+        except AttributeError:
+            known = config.get_config_copy()
+            raise UnknownNameError(
+                f"vllm_ir.compile: unknown option {name!r}: neither Inductor nor vllm_ir has it."
+                f"{nearest(name, known)}"
+            ) from None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The passes behind AOTAutograd, in their order.
 
-collect -> fuse -> choose -> hoist -> lower -> clean up -> keep strides -> realize -> verify. Each
+collect -> fuse -> choose -> hoist -> lower -> clean up -> realize -> keep strides -> verify. Each
 is a room of its own, with its invariants; nothing here knows how they work.
 
 They run as Inductor's *last* custom pass (`post_grad_custom_post_pass`). Earlier, Inductor would
@@ -175,8 +175,8 @@ def run_passes(
     lowered = lower(graph, choices, chooser, tracer)
     remove_clones(graph, lowered)
     if for_code:
-        keep_strides(graph)
         realize_readers(graph, lowered.replaced)
+        keep_strides(graph)
     verify(graph)
     report.nodes = chooser.reports
     report.guards = guards_of(graph)[known:]
