@@ -265,10 +265,11 @@ def _constrain(graph: fx.Graph, node: fx.Node) -> None:
     """Give an operator its arguments with the strides that it says, as generated code would."""
     planned, _ = node.meta["eager_input_vals"]
     for position, (argument, fake) in enumerate(zip(node.args, planned, strict=True)):
-        if not isinstance(argument, fx.Node) or not isinstance(fake, Tensor):
+        strides = _plain_strides(fake)
+        if not isinstance(argument, fx.Node) or strides is None:
             continue
         with graph.inserting_before(node):
-            given = graph.call_function(_restrided, (argument, fake.stride()))
+            given = graph.call_function(_restrided, (argument, strides))
         node.update_arg(position, given)
         if given in written_args(node):
             with graph.inserting_after(node):
@@ -287,19 +288,23 @@ def _with_planned_strides(gm: fx.GraphModule) -> Compiled:
     """
     output = gm.graph.output_node().args[0]
     fakes = [n.meta.get("val") if isinstance(n, fx.Node) else None for n in output]  # type: ignore[union-attr]
+    planned = [_plain_strides(fake) for fake in fakes]
 
     def run(*args: Any) -> Any:
         results = gm(*args)
-        planned = (f.stride() if isinstance(f, Tensor) else None for f in fakes)
         return tuple(map(_restrided, results, planned))
 
     return run
 
 
+def _plain_strides(fake: Any) -> tuple[int, ...] | None:
+    """Return the strides of a tensor, None where one is symbolic."""
+    strides = fake.stride() if isinstance(fake, Tensor) else None
+    return strides if strides is not None and all(isinstance(n, int) for n in strides) else None
+
+
 def _restrided(result: Any, strides: tuple[Any, ...] | None) -> Any:
     if not isinstance(result, Tensor) or strides is None:
-        return result
-    if not all(isinstance(n, int) for n in strides):
         return result
     dims = zip(result.shape, result.stride(), strides, strict=True)
     if not result.numel() or all(a == b for n, a, b in dims if n > 1):
