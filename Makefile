@@ -88,17 +88,17 @@ format: setup
 	ruff format .
 	clang-format -i $(CPP_STYLE)
 
-# Threads meet in dispatch only: a launcher of the kernels touches its own rows.
+# Threads meet in dispatch and in the emulated CUDA kernels; a CPU launcher touches its own rows.
 sanitize: $(VENV)/.tools-done
 	tools/ensure_gtest.sh
 	@echo "== C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	$(CMAKE_CPP) -B build/asan -DCMAKE_BUILD_TYPE=Debug -DVLLM_IR_SANITIZE=address,undefined
 	cmake --build build/asan
 	ctest --test-dir build/asan --output-on-failure --no-tests=error -j $(JOBS)
-	@echo "== Dispatch tests under ThreadSanitizer"
+	@echo "== Dispatch tests and emulated CUDA kernels under ThreadSanitizer"
 	$(CMAKE_CPP) -B build/tsan -DCMAKE_BUILD_TYPE=Debug -DVLLM_IR_SANITIZE=thread
-	cmake --build build/tsan --target test_dispatch
-	$(NO_ASLR) ctest --test-dir build/tsan --output-on-failure --no-tests=error -R '^dispatch\.' -j $(JOBS)
+	cmake --build build/tsan --target test_dispatch --target test_emulation
+	$(NO_ASLR) ctest --test-dir build/tsan --output-on-failure --no-tests=error -R '^(dispatch\.|emulation\.(CudaRace|Faults))' -j $(JOBS)
 
 bench: setup
 	@for file in bench/bench_*.py; do echo "== $$file"; python "$$file"; done

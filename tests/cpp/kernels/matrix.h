@@ -31,7 +31,7 @@ class Matrix {
   Matrix(int64_t rows, int64_t cols, int64_t gap = 0, int64_t offset = 0)
       : rows_(rows), cols_(cols), stride_(cols + gap), offset_(offset) {
     memory_.resize(offset + (rows > 0 ? (rows - 1) * stride_ + cols : 0) + kGuard);
-    std::memset(memory_.data(), kPattern, memory_.size() * sizeof(T));
+    if (!memory_.empty()) std::memset(memory_.data(), kPattern, memory_.size() * sizeof(T));
   }
 
   T* data() { return memory_.data() + offset_; }
