@@ -41,3 +41,10 @@ if(VLLM_IR_SANITIZE STREQUAL "thread")
 endif()
 gtest_discover_tests(test_emulation TEST_PREFIX emulation. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
   PROPERTIES TIMEOUT 300)
+
+if(vllm_ir_cuda_sources)
+  add_executable(test_cuda tests/cpp/cuda/test_launchers.cpp)
+  target_link_libraries(test_cuda PRIVATE vllm_ir_kernels CUDA::cudart_static GTest::gtest_main)
+  gtest_discover_tests(test_cuda TEST_PREFIX cuda. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 300)
+endif()

@@ -49,12 +49,16 @@ function(vllm_ir_add_cpu_level level sources)
   target_sources(vllm_ir_kernels PRIVATE $<TARGET_OBJECTS:vllm_ir_cpu_${level}>)
 endfunction()
 
-# The .cu sources. The runtime is linked statically, so its names can't clash with those of torch's.
+# The .cu sources. The runtime is linked statically, so its names can't clash with those of torch's, and what links the
+# kernels loads where there is no driver.
 function(vllm_ir_add_cuda_kernels)
   target_sources(vllm_ir_kernels PRIVATE ${vllm_ir_cuda_sources})
   target_compile_definitions(vllm_ir_kernels PUBLIC VLLM_IR_HAVE_CUDA)
   target_compile_options(vllm_ir_kernels PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all --threads=2>)
+  if(VLLM_IR_WERROR)
+    target_compile_options(vllm_ir_kernels PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+  endif()
   set_target_properties(vllm_ir_kernels PROPERTIES
-    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static)
+    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static CUDA_VISIBILITY_PRESET hidden)
   target_link_libraries(vllm_ir_kernels PUBLIC CUDA::cudart_static)
 endfunction()

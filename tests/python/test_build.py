@@ -24,7 +24,7 @@ def run(
     command: Sequence[str | Path], env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command outside the source tree, so that Python can't import from there by accident."""
-    chosen = ("VLLM_IR_TORCH_ROOT", "VLLM_IR_CUDA", "CUDA", "PYTHON")
+    chosen = ("VLLM_IR_TORCH_ROOT", "VLLM_IR_CUDA", "CUDA", "TORCH_CUDA", "PYTHON")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(chosen)}
     return subprocess.run(
         [str(part) for part in command],
@@ -174,9 +174,13 @@ def tree_with_a_cuda_source(tmp_path: Path) -> Path:
 
 
 def configure(
-    tree: Path, build: Path, *options: str, path: str | None = None
+    tree: Path,
+    build: Path,
+    *options: str,
+    path: str | None = None,
+    env: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    env = {} if path is None else {"PATH": path}
+    env = {**({} if path is None else {"PATH": path}), **(env or {})}
     command = [shutil.which("cmake"), "-S", tree, "-B", build, "-G", "Ninja"]
     command += [
         f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}",
@@ -232,6 +236,49 @@ def test_a_compiler_alone_compiles_for_the_default_architectures(tmp_path, tree)
     assert "vllm_ir: CPU and CUDA kernels, for 80-real;86-real;89-real;90-real;" in done.stdout
     probe = "CMakeFiles/vllm_ir_kernels.dir/cpp/kernels/cuda/probe.cu.o"
     checked([shutil.which("cmake") or "cmake", "--build", tmp_path / "b", "--target", probe])
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_torchs_architecture_list_is_honoured(tmp_path, tree):
+    env = {"TORCH_CUDA_ARCH_LIST": "8.0;8.6+PTX 9.0a"}
+    done = configure(tree, tmp_path / "b", "-DVLLM_IR_EXTENSION=OFF", env=env)
+    assert done.returncode == 0, done.stdout
+    assert "vllm_ir: CPU and CUDA kernels, for 80-real;86;90a-real [" in done.stdout
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("Hopper", "must name compute capabilities such as '8.0 9.0+PTX', got 'Hopper'."),
+        ("1.0", "has '1.0', for which the CUDA compiler"),
+    ],
+)
+def test_an_architecture_that_cannot_be_built_is_named(tmp_path, tree, wanted, said):
+    env = {"TORCH_CUDA_ARCH_LIST": wanted}
+    done = configure(tree, tmp_path / "b", "-DVLLM_IR_EXTENSION=OFF", env=env)
+    assert done.returncode != 0
+    assert f"TORCH_CUDA_ARCH_LIST {said}" in done.stdout
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_cmakes_own_architectures_come_before_torchs(tmp_path, tree):
+    env = {"TORCH_CUDA_ARCH_LIST": "8.0"}
+    options = ["-DVLLM_IR_EXTENSION=OFF", "-DCMAKE_CUDA_ARCHITECTURES=90"]
+    done = configure(tree, tmp_path / "b", *options, env=env)
+    assert "vllm_ir: CPU and CUDA kernels, for 90 [" in done.stdout
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_the_launchers_link_and_load_without_a_gpu(tmp_path):
+    """Without a driver a launch gives a status; with a GPU the same program compares values."""
+    options = ["-DVLLM_IR_EXTENSION=OFF", "-DVLLM_IR_TESTS=ON", "-DVLLM_IR_CUDA=ON"]
+    done = configure(ROOT, tmp_path / "b", *options, "-DCMAKE_CUDA_ARCHITECTURES=90")
+    assert done.returncode == 0, done.stdout
+    cmake = shutil.which("cmake") or "cmake"
+    checked([cmake, "--build", tmp_path / "b", "--target", "test_cuda"])
+    said = checked([tmp_path / "b" / "test_cuda"])
+    assert "[  PASSED  ]" in said
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")

@@ -226,7 +226,7 @@ bool run_grid(void (*kernel)(const void*), const void* argument, const Size& gri
               const Size& threads) {
   fault_text.clear();
   ++counts().launches;
-  if (!valid_shape(grid, threads)) return false;
+  if (settings().refuse || !valid_shape(grid, threads)) return false;
   block.count = static_cast<int>(threads.x * threads.y * threads.z);
   while (static_cast<int>(block.all.size()) < block.count)
     block.all.push_back(std::make_unique<Thread>());

@@ -26,6 +26,7 @@ struct Settings {
   // Which blocks of a grid run. A count of -1: all from the first one on.
   int64_t first_block = 0;
   int64_t block_count = -1;
+  bool refuse = false;  // launches fail with cudaErrorInvalidConfiguration
 };
 Settings& settings();
 

@@ -187,20 +187,29 @@ TYPED_TEST(CudaRmsNorm, SpecialValuesPropagateAsInTheModel) {
       });
 }
 
-// On either path, and whatever is around it.
+// Several rows, since an order of its own for a sum need not show in one.
 TYPED_TEST(CudaRmsNorm, ARowDoesNotDependOnItsPlaceItsNeighboursOrItsAlignment) {
   using T = TypeParam;
-  for (const int64_t cols : {128, 1024, 4096}) {
-    const Matrix<T> row = Matrix<T>(1, cols).randomise(1);
-    Matrix<T> alone(1, cols);
-    ASSERT_TRUE(rms_norm_cuda(args_of<T>(alone, row, {}, cols), nullptr).ok());
-    for (const int64_t rows : {2, 5, 70})
+  for (const int64_t cols : {128, 1032, 3584}) {
+    const Matrix<T> source = Matrix<T>(16, cols).randomise(1);
+    Matrix<T> alone(16, cols);
+    RmsNormArgs one = args_of<T>(alone, source, {}, cols);
+    one.rows = 1;
+    for (int64_t r = 0; r < 16; ++r) {
+      one.x = source.row(r);
+      one.out = alone.row(r);
+      ASSERT_TRUE(rms_norm_cuda(one, nullptr).ok());
+    }
+    for (const int64_t rows : {16, 17, 50})
       for (const Layout& layout : layouts()) {
         Matrix<T> x = Matrix<T>(rows, cols, layout.gap, layout.offset).randomise(9);
-        std::copy_n(row.row(0), cols, x.row(rows - 2));
+        const int64_t first = rows - 16;
+        for (int64_t r = 0; r < 16; ++r) std::copy_n(source.row(r), cols, x.row(first + r));
         Matrix<T> out(rows, cols);
         ASSERT_TRUE(rms_norm_cuda(args_of<T>(out, x, {}, cols), nullptr).ok());
-        for (int64_t c = 0; c < cols; ++c) ASSERT_TRUE(same(out.row(rows - 2)[c], alone.row(0)[c]));
+        for (int64_t r = 0; r < 16; ++r)
+          for (int64_t c = 0; c < cols; ++c)
+            ASSERT_TRUE(same(out.row(first + r)[c], alone.row(r)[c]));
       }
   }
 }
