@@ -266,6 +266,13 @@ def compiled(source: Path, to: Path, kernels: Path, flags: list[str]) -> Path:
     return to
 
 
+def plain_addresses() -> list[str]:
+    """Return what to run the race detector with, which can't start at widely random addresses."""
+    prefix = ["setarch", "-R"]
+    usable = shutil.which("setarch") and subprocess.run([*prefix, "true"], check=False)
+    return prefix if usable and usable.returncode == 0 else []
+
+
 class Bench:
     """The compiled tests and kernels; faulty kernels take the place of the right ones."""
 
@@ -289,8 +296,8 @@ class Bench:
         libraries = ["-lgtest_main", "-lgtest", "-pthread"]
         checked([COMPILER, *self.flags, *objects, "-o", program, *libraries])
         command = [str(program), f"--gtest_filter={tests}"]
-        if self.flags and shutil.which("setarch"):
-            command = ["setarch", "-R", *command]  # the race detector needs a plain address space
+        if self.flags:
+            command = [*plain_addresses(), *command]
         return subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
