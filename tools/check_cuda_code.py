@@ -25,8 +25,8 @@ from pathlib import Path
 
 ARCHITECTURES = ["80", "86", "89", "90", "100", "120"]
 MAX_SHARED = 128  # bytes: one float a warp
-# A block of 1024 threads has 64 each; of the gated activations five blocks of 256 are to fit.
-MAX_REGISTERS = {"rms_norm": 64, "fused_add_rms_norm": 64, "gated": 48}
+# A block of 1024 threads has 64 each; of act_and_mul five blocks of 256 are to fit.
+MAX_REGISTERS = {"rms_norm": 64, "fused_add_rms_norm": 64, "act_and_mul": 48}
 
 
 @dataclass

@@ -104,8 +104,8 @@ MUTANTS = [
         "vector.cuh",
         "if (c + j >= cols) continue;",
         "if (c + j >= cols - 1) continue;",
-        "CudaGatedWidths.Each*",
-        failed("CudaGatedWidths.EachUpTo2049IsWrittenWhole"),
+        "CudaActAndMulWidths.Each*",
+        failed("CudaActAndMulWidths.EachUpTo2049IsWrittenWhole"),
         nth=1,
     ),
     Mutant(
@@ -126,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "the offset of a row of gates has 32 bits",
-        "gated_activation.cu",
+        "act_and_mul.cu",
         "p.x + r * p.x_stride",
         "p.x + static_cast<unsigned>(r * p.x_stride) % 0x80000000u",
         "CudaLarge.Silu*",
@@ -150,10 +150,10 @@ MUTANTS = [
     ),
     Mutant(
         "the whole row decides on wide accesses, and not its half",
-        "gated_activation.cu",
+        "act_and_mul.cu",
         "const bool wide = a.cols % N == 0",
         "const bool wide = 2 * a.cols % N == 0",
-        "CudaGatedWidths.TheWidth*",
+        "CudaActAndMulWidths.TheWidth*",
         "emulation: misaligned access of 16 bytes",
     ),
     Mutant(
@@ -182,11 +182,19 @@ MUTANTS = [
     ),
     Mutant(
         "the activation is not rounded before the product",
-        "gated_activation.cu",
+        "act_and_mul.cu",
         "product(to_floats(rounded_to<T>(activated)), to_floats(up))",
         "product(activated, to_floats(up))",
-        "CudaGated/2.EveryWidth*",
-        failed("CudaGated/2.EveryWidthAndLayoutIsTheModelBitForBit"),
+        "CudaActAndMul/2.EveryWidth*",
+        failed("CudaActAndMul/2.EveryWidthAndLayoutIsTheModelBitForBit"),
+    ),
+    Mutant(
+        "gelu is written with 1 + erf",
+        "act_and_mul.cu",
+        "erfcf(__fmul_rn(g, -kSqrtHalf))",
+        "(1.f + erff(g * kSqrtHalf))",
+        "CudaActAndMulFloat.TheActivation*",
+        failed("CudaActAndMulFloat.TheActivationIsWithinItsUlps"),
     ),
     Mutant(
         "the variance is over all columns",

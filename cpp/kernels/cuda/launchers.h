@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
+#include "cpp/kernels/act_and_mul.h"
 #include "cpp/kernels/fused_add_rms_norm.h"
-#include "cpp/kernels/gated_activation.h"
 #include "cpp/kernels/rms_norm.h"
 
 namespace vllm_ir::kernels {
@@ -22,7 +22,7 @@ struct LaunchStatus {
   enum class Kind : int8_t {
     kOk,
     kTooLarge,         // more than kMaxCols columns, or more rows than a grid has blocks for
-    kInvalidArgument,  // no such dtype, or var_cols out of its range
+    kInvalidArgument,  // no such dtype or activation, or var_cols out of its range
     kCudaError,
   };
   Kind kind = Kind::kOk;
@@ -36,7 +36,6 @@ const char* text_of(const LaunchStatus& status);
 
 LaunchStatus rms_norm_cuda(const RmsNormArgs& args, void* stream);
 LaunchStatus fused_add_rms_norm_cuda(const FusedAddRmsNormArgs& args, void* stream);
-LaunchStatus silu_and_mul_cuda(const GatedActivationArgs& args, void* stream);
-LaunchStatus gelu_and_mul_cuda(const GatedActivationArgs& args, GeluForm form, void* stream);
+LaunchStatus act_and_mul_cuda(const ActAndMulArgs& args, void* stream);
 
 }  // namespace vllm_ir::kernels

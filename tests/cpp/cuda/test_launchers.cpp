@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "cpp/kernels/cuda/launchers.h"
+#include "tests/cpp/kernels/act_and_mul_model.h"
 #include "tests/cpp/kernels/matrix.h"
 #include "tests/cpp/kernels/model.h"
 
@@ -75,6 +77,20 @@ void expect_close(const Matrix<T>& got, const Matrix<T>& want) {
     }
 }
 
+Matrix<float> activated_on_device(const std::vector<float>& gates, Activation activation,
+                                  cudaStream_t stream) {
+  const Matrix<float> x = with_ones(gates);
+  Matrix<float> out(1, x.cols() / 2);
+  OnDevice<float> dx(x), dout(out);
+  ActAndMulArgs a = args_of(out, x, activation);
+  a.out = dout.data();
+  a.x = dx.data();
+  const LaunchStatus status = act_and_mul_cuda(a, stream);
+  EXPECT_TRUE(status.ok()) << text_of(status);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  return dout.copied_back();
+}
+
 // The norm against the CPU's; `with_stream` runs a launch on a stream of its choice.
 template <typename T>
 void check_norm(const std::function<void(const std::function<LaunchStatus(void*)>&)>& with_stream) {
@@ -127,6 +143,18 @@ TYPED_TEST(CudaDevice, AgreesWithTheCpuOnAStream) {
     ASSERT_TRUE(status.ok()) << text_of(status);
     ASSERT_EQ(cudaStreamSynchronize(this->stream), cudaSuccess);
   });
+}
+
+using CudaDeviceFloat = CudaDevice<float>;
+TEST_F(CudaDeviceFloat, TheActivationIsWithinItsUlps) {
+  const std::vector<float> gates = all_kinds_of_numbers();
+  for (const auto& [activation, bound] : kCudaUlps) {
+    const Matrix<float> got = activated_on_device(gates, activation, stream);
+    for (size_t c = 0; c < gates.size(); ++c)
+      ASSERT_LE(cuda_ulps(got.row(0)[c], gates[c], activation), bound)
+          << std::hexfloat << gates[c] << " became " << got.row(0)[c];
+    expect_torchs_values(activated_on_device(special_gates(), activation, stream).row(0));
+  }
 }
 
 TYPED_TEST(CudaDevice, AgreesWithTheCpuInAGraph) {

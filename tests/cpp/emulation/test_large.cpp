@@ -110,9 +110,9 @@ TEST(CudaLarge, SiluAndMulReachesARowBeyondTwoToThe31) {
     const Sparse x(far.begin + 64), out(far.begin + 32);
     if (!x.there() || !out.there()) GTEST_SKIP() << "no address space";
     for (int64_t c = 0; c < 64; ++c) x.data()[far.begin + c] = BFloat::of(c < 32 ? 50.f : 2.f);
-    const GatedActivationArgs a{out.data(), x.data(),   DType::kBFloat16, 3,
-                                32,         far.stride, far.stride};
-    const LaunchStatus status = silu_and_mul_cuda(a, nullptr);
+    const ActAndMulArgs a{out.data(), x.data(), DType::kBFloat16, Activation::kSilu,
+                          3,          32,       far.stride,       far.stride};
+    const LaunchStatus status = act_and_mul_cuda(a, nullptr);
     ASSERT_TRUE(status.ok()) << text_of(status);
     expect_row(out.data() + far.begin, std::vector<BFloat>(32, BFloat::of(100.f)));
   }
@@ -144,12 +144,12 @@ TEST(CudaLarge, TheLastColumnOfTheWidestRowIsReached) {
   if (!x.there() || !out.there()) GTEST_SKIP() << "no address space";
   x.data()[kMaxCols - 1] = BFloat::of(50.f);
   x.data()[2 * kMaxCols - 1] = BFloat::of(2.f);
-  const GatedActivationArgs a{out.data(), x.data(), DType::kBFloat16, 1,
-                              kMaxCols,   kMaxCols, 2 * kMaxCols};
+  const ActAndMulArgs a{out.data(), x.data(), DType::kBFloat16, Activation::kSilu,
+                        1,          kMaxCols, kMaxCols,         2 * kMaxCols};
   const int64_t last_vector = kMaxCols / 8 - 1;
   emulation::settings().first_block = last_vector / kPieceThreads % kMaxGridY;
   emulation::settings().block_count = 1;
-  const LaunchStatus status = silu_and_mul_cuda(a, nullptr);
+  const LaunchStatus status = act_and_mul_cuda(a, nullptr);
   emulation::settings() = {};
   ASSERT_TRUE(status.ok()) << text_of(status);
   EXPECT_EQ(value(out.data()[kMaxCols - 1]), 100.f);

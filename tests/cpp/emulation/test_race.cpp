@@ -44,8 +44,9 @@ TEST(CudaRace, FusedAddRmsNormInPlace) {
 TEST(CudaRace, SiluAndMul) {
   const Matrix<BFloat> x = Matrix<BFloat>(2, 258).randomise(1);
   Matrix<BFloat> out(2, 129);
-  const GatedActivationArgs a{out.data(), x.data(), DType::kBFloat16, 2, 129, 129, 258};
-  ASSERT_TRUE(silu_and_mul_cuda(a, nullptr).ok());
+  const ActAndMulArgs a{out.data(), x.data(), DType::kBFloat16, Activation::kSilu, 2, 129,
+                        129,        258};
+  ASSERT_TRUE(act_and_mul_cuda(a, nullptr).ok());
 }
 
 }  // namespace

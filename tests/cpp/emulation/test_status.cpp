@@ -29,9 +29,10 @@ TEST(CudaStatus, MoreThanAGridOrARowCanHaveIsTooLarge) {
   emulation::counts() = {};
   EXPECT_EQ(kind_of(norm_of(1, kMaxCols + 1, 1)), Kind::kTooLarge);
   EXPECT_EQ(kind_of(norm_of(int64_t{1} << 31, 4096, 4096)), Kind::kTooLarge);
-  const GatedActivationArgs wide{nullptr, nullptr, DType::kFloat16, 1, kMaxCols + 1, 0, 0};
-  EXPECT_EQ(silu_and_mul_cuda(wide, nullptr).kind, Kind::kTooLarge);
-  EXPECT_EQ(gelu_and_mul_cuda(wide, GeluForm::kTanh, nullptr).kind, Kind::kTooLarge);
+  ActAndMulArgs wide{};
+  wide.rows = 1;
+  wide.cols = kMaxCols + 1;
+  EXPECT_EQ(act_and_mul_cuda(wide, nullptr).kind, Kind::kTooLarge);
   EXPECT_EQ(emulation::counts().launches, 0);
   EXPECT_STREQ(text_of({Kind::kTooLarge}),
                "the tensor has more rows or columns than a launch can have");
@@ -47,6 +48,10 @@ TEST(CudaStatus, WhatIsOutOfRangeIsInvalid) {
   a.weight = &a;
   a.weight_dtype = DType::kFloat16;  // neither x's nor float32
   EXPECT_EQ(kind_of(a), Kind::kInvalidArgument);
+  ActAndMulArgs gated{};
+  gated.rows = gated.cols = 1;
+  gated.activation = static_cast<Activation>(7);
+  EXPECT_EQ(act_and_mul_cuda(gated, nullptr).kind, Kind::kInvalidArgument);
   EXPECT_STREQ(text_of({Kind::kInvalidArgument}), "an argument is out of range");
 }
 

@@ -7,27 +7,11 @@
 #include <vector>
 
 #include "cpp/kernels/act_and_mul.h"
+#include "tests/cpp/kernels/act_and_mul_model.h"
 #include "tests/cpp/kernels/matrix.h"
 
 namespace vllm_ir::kernels {
 namespace {
-
-constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh};
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-template <typename T>
-ActAndMulArgs args_of(Matrix<T>& out, const Matrix<T>& x, Activation activation) {
-  ActAndMulArgs a{};
-  a.out = out.data();
-  a.x = x.data();
-  a.dtype = kDType<T>;
-  a.activation = activation;
-  a.rows = out.rows();
-  a.cols = out.cols();
-  a.out_stride = out.stride();
-  a.x_stride = x.stride();
-  return a;
-}
 
 template <typename T>
 void run(Matrix<T>& out, const Matrix<T>& x, Activation activation) {
@@ -49,42 +33,6 @@ std::vector<float> activated(const std::vector<float>& gate, Activation activati
   return run(gate, std::vector<float>(gate.size(), 1.f), activation);
 }
 
-// In double, from the float32 argument of exp and erfc that the definition has. An exponential
-// above float32's range is infinite there, so that the quotient is a zero.
-double exact(float g, Activation activation) {
-  const auto gated = [&](float argument) {
-    const double e = std::exp(-static_cast<double>(argument));
-    return e > std::numeric_limits<float>::max() ? g / static_cast<double>(kInfinity) : g / (1 + e);
-  };
-  switch (activation) {
-    case Activation::kSilu:
-      return gated(g);
-    case Activation::kGelu:
-      return 0.5 * g * std::erfc(static_cast<double>(g * -static_cast<float>(std::sqrt(0.5))));
-    case Activation::kGeluTanh:
-      break;
-  }
-  const float cube = g * g * g;
-  return gated((g + cube * 0.044715f) * static_cast<float>(std::sqrt(8 / 3.14159265358979323846)));
-}
-
-// The distance in units of the last place of float32, those of the smallest numbers included.
-double ulps(float got, double want) {
-  const int exponent = want == 0 ? -126 : std::max(std::ilogb(want), -126);
-  return std::fabs(got - want) / std::ldexp(1.0, exponent - 23);
-}
-
-// Numbers of every magnitude, both signs, and many where the functions bend.
-std::vector<float> all_kinds_of_numbers() {
-  std::vector<float> out;
-  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 16411) {
-    const float f = float_of_bits(static_cast<uint32_t>(bits));
-    if (std::isfinite(f)) out.push_back(f);
-  }
-  for (int i = -400000; i <= 400000; ++i) out.push_back(static_cast<float>(i) * 0.00025f);
-  return out;
-}
-
 TEST(ActAndMul, TheActivationIsWithinItsUlps) {
   const std::vector<float> gate = all_kinds_of_numbers();
   at_each_level([&] {
@@ -94,7 +42,7 @@ TEST(ActAndMul, TheActivationIsWithinItsUlps) {
       const std::vector<float> got = activated(gate, activation);
       double largest = 0;
       for (size_t i = 0; i < gate.size(); ++i) {
-        const double off = ulps(got[i], exact(gate[i], activation));
+        const double off = ulps(got[i], exact_activation(gate[i], activation));
         ASSERT_LE(off, bound) << std::hexfloat << gate[i] << " became " << got[i];
         largest = std::max(largest, off);
       }
@@ -117,20 +65,9 @@ TEST(ActAndMul, EveryLevelHasTheSameBits) {
 }
 
 TEST(ActAndMul, SpecialValuesAreTorchs) {
-  const float nan = std::nanf("");
   at_each_level([&] {
-    for (const Activation activation : kActivations) {
-      const auto got = activated(
-          {0.f, -0.f, kInfinity, -kInfinity, nan, -nan, -1000.f, -3e38f, 3e38f}, activation);
-      EXPECT_TRUE(same(got[0], 0.f));
-      EXPECT_TRUE(same(got[1], -0.f));
-      EXPECT_EQ(got[2], kInfinity);
-      EXPECT_TRUE(std::isnan(got[3]));  // -inf * 0
-      EXPECT_TRUE(std::isnan(got[4]) && std::isnan(got[5]));
-      EXPECT_TRUE(same(got[6], -0.f));
-      EXPECT_TRUE(same(got[7], -0.f));
-      EXPECT_EQ(got[8], 3e38f);
-    }
+    for (const Activation activation : kActivations)
+      expect_torchs_values(activated(special_gates(), activation).data());
     // Around the largest exponential: a value, then a zero.
     const auto edge = activated({-88.72f, -88.73f}, Activation::kSilu);
     EXPECT_LT(edge[0], -2e-37f);
@@ -142,12 +79,6 @@ template <typename T>
 struct ActAndMulOf : testing::Test {};
 using Types = testing::Types<float, Half, BFloat>;
 TYPED_TEST_SUITE(ActAndMulOf, Types);
-
-// The activation rounded, times up, rounded: from the activation in float32.
-template <typename T>
-T model(float activated, T up) {
-  return rounded<T>(value(rounded<T>(activated)) * value(up));
-}
 
 template <typename T>
 std::vector<T> every_16_bit_pattern() {
@@ -172,7 +103,7 @@ TYPED_TEST(ActAndMulOf, BothRoundingsAreTheModelsBitForBit) {
       const std::vector<float> act = activated(wide, activation);
       const std::vector<T> got = run(gate, up, activation);
       for (size_t i = 0; i < gate.size(); ++i)
-        ASSERT_TRUE(same(got[i], model(act[i], up[i]))) << wide[i] << " " << value(up[i]);
+        ASSERT_TRUE(same(got[i], rounded_product(act[i], up[i]))) << wide[i] << " " << value(up[i]);
     }
   });
 }
@@ -188,7 +119,7 @@ void expect_few_differ_from_the_exact_activation() {
     const std::vector<T> got = run(gate, ones, activation);
     size_t different = 0;
     for (size_t i = 0; i < gate.size(); ++i) {
-      const T want = rounded<T>(static_cast<float>(exact(value(gate[i]), activation)));
+      const T want = rounded<T>(static_cast<float>(exact_activation(value(gate[i]), activation)));
       if (same(got[i], want)) continue;
       ++different;
       EXPECT_EQ(std::abs(got[i].bits - want.bits), 1) << value(gate[i]);

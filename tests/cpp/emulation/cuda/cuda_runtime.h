@@ -39,6 +39,7 @@ inline uint32_t __float_as_uint(float f) {
   std::memcpy(&bits, &f, sizeof bits);
   return bits;
 }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline float rsqrtf(float f) { return 1.f / std::sqrt(f); }
 
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
