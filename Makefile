@@ -13,7 +13,7 @@ VENV_BIN := $(CURDIR)/$(VENV)/bin
 PIP_INSTALL := $(VENV_BIN)/python -m pip install --progress-bar on
 CMAKE_CPP := cmake -S . -G Ninja -DVLLM_IR_EXTENSION=OFF -DVLLM_IR_TESTS=ON -DVLLM_IR_CUDA=OFF -DVLLM_IR_WERROR=$(WERROR)
 CPP_SOURCES := $(shell find cpp cmake build_backend -type f 2>/dev/null) CMakeLists.txt pyproject.toml
-CPP_STYLE := $(shell find cpp tests/cpp -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+CPP_STYLE := $(shell find cpp tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # ThreadSanitizer of older compilers can't start where the kernel randomises addresses widely.
 NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 

@@ -30,6 +30,8 @@ function(vllm_ir_add_kernels)
   endif()
   if(vllm_ir_cuda_sources)
     vllm_ir_add_cuda_kernels()
+  else()
+    target_sources(vllm_ir_kernels PRIVATE cpp/kernels/cuda/not_built.cpp)
   endif()
 endfunction()
 

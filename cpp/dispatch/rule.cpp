@@ -98,7 +98,8 @@ std::string ClauseSpec::to_string() const {
 }
 
 ClauseSpec make_clause(const std::string& kind, std::vector<std::string> args,
-                       const std::vector<std::string>& values, int64_t number) {
+                       const std::vector<std::string>& values, int64_t number,
+                       std::string because) {
   const auto* facts = std::find_if(std::begin(kKinds), std::end(kKinds),
                                    [&](const KindFacts& f) { return kind == f.name; });
   const std::string where = "vllm_ir.rules." + kind;
@@ -115,7 +116,7 @@ ClauseSpec make_clause(const std::string& kind, std::vector<std::string> args,
             (facts->max_args == facts->min_args ? "" : " to " + std::to_string(facts->max_args)) +
             " parameter name(s), got " + std::to_string(count) + ".");
   }
-  ClauseSpec spec{facts->kind, std::move(args), 0, number};
+  ClauseSpec spec{facts->kind, std::move(args), 0, number, std::move(because)};
   for (const std::string& value : values) {
     const int bit = facts->wants == Wants::kDevices ? static_cast<int>(device_named(value))
                                                     : static_cast<int>(dtype_named(value));

@@ -42,6 +42,7 @@ struct ClauseSpec {
   std::vector<std::string> args;  // parameter names
   uint64_t allowed = 0;           // bit set of DType or DeviceType
   int64_t number = 0;             // n, where the kind has one
+  std::string because;            // why nothing else is allowed; told with a rejection, or empty
 
   std::string to_string() const;
 };
@@ -49,7 +50,8 @@ struct ClauseSpec {
 // Throw Error(kValue) for an unknown kind, the wrong number of parameters, or an n that is not
 // positive. `values` are dtype or device names.
 ClauseSpec make_clause(const std::string& kind, std::vector<std::string> args,
-                       const std::vector<std::string>& values, int64_t number);
+                       const std::vector<std::string>& values, int64_t number,
+                       std::string because = "");
 
 inline constexpr int kMaxClauseArgs = 4;
 
@@ -72,6 +74,7 @@ class Clause {
   bool allows(DeviceType device) const noexcept { return allowed_ >> static_cast<int>(device) & 1; }
   int64_t number() const noexcept { return number_; }
   std::string to_string() const { return spec_.to_string(); }
+  const std::string& because() const noexcept { return spec_.because; }
 
   // How often the clause rejected, by a small slot: the dtype or device that was seen, else 0.
   void count(int slot) const noexcept {

@@ -244,7 +244,8 @@ std::string why_not(const Clause& c, const Args& args) {
   const auto number = [](int64_t n) {
     return n == kSymbolic ? std::string("symbolic") : std::to_string(n);
   };
-  const std::string needs = "; needs " + c.to_string();
+  const std::string needs =
+      "; needs " + c.to_string() + (c.because().empty() ? "" : ": " + c.because());
   if (c.looks_at_layout()) {
     const int p = first_not_strided(c, args);
     if (p >= 0) return c.arg_name(p) + " is not a strided tensor" + needs;

@@ -30,7 +30,7 @@ using Names = std::vector<std::string>;
 // name, kind, optional, has_default, activation
 using ParamTuple = std::tuple<std::string, std::string, bool, bool, bool>;
 // kind, parameter names, allowed values, number
-using ClauseTuple = std::tuple<std::string, Names, Names, int64_t>;
+using ClauseTuple = std::tuple<std::string, Names, Names, int64_t, std::string>;
 
 Op& op_named(const std::string& name) {
   if (Op* op = Registry::instance().find_op(name)) return *op;
@@ -50,8 +50,8 @@ ParamKind kind_named(const std::string& name) {
 }
 
 ClauseSpec clause_from(const ClauseTuple& clause) {
-  const auto& [kind, args, values, number] = clause;
-  return make_clause(kind, args, values, number);
+  const auto& [kind, args, values, number, because] = clause;
+  return make_clause(kind, args, values, number, because);
 }
 
 void define_op(const std::string& name, const std::vector<ParamTuple>& params, bool allow_inplace,

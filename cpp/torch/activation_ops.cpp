@@ -3,6 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
@@ -37,7 +38,7 @@ void check_even(const char* op, int64_t last_dimension) {
 
 Rows check(const char* op, const at::Tensor& x) {
   check_x_type(op, x);
-  check_on_cpu(op, x);
+  check_device(op, x);
   check_even(op, x.sizes().back());
   return check_rows(op, "x", x);
 }
@@ -45,11 +46,12 @@ Rows check(const char* op, const at::Tensor& x) {
 at::Tensor empty_half(const at::Tensor& x) {
   c10::DimVector sizes(x.sizes());
   sizes.back() /= 2;
-  if (x.is_contiguous()) return at::Tensor(at::detail::empty_cpu(sizes, x.scalar_type()));
-  return at::empty_like(x.narrow(-1, 0, sizes.back()));
+  if (!x.is_contiguous()) return at::empty_like(x.narrow(-1, 0, sizes.back()));
+  if (x.is_cpu()) return at::Tensor(at::detail::empty_cpu(sizes, x.scalar_type()));
+  return at::empty(sizes, x.options());
 }
 
-at::Tensor run(const at::Tensor& x, Activation activation, const Rows& rows) {
+at::Tensor run_gated(const char* op, const at::Tensor& x, Activation activation, const Rows& rows) {
   kernels::ActAndMulArgs args{};
   args.x = x.const_data_ptr();
   args.dtype = kernel_dtype(x.scalar_type());
@@ -61,29 +63,31 @@ at::Tensor run(const at::Tensor& x, Activation activation, const Rows& rows) {
   return fill(out, rows_of(out), [&](const at::Tensor& to, const Rows& to_rows) {
     args.out = to.mutable_data_ptr();
     args.out_stride = to_rows.stride;
-    run_rows(kernels::act_and_mul_cpu, args);
+    run(op, x, kernels::act_and_mul_cpu, args);
   });
 }
 
 }  // namespace
 
 at::Tensor silu_and_mul(const at::Tensor& x) {
-  return run(x, Activation::kSilu, check(kSiluAndMul, x));
+  return run_gated(kSiluAndMul, x, Activation::kSilu, check(kSiluAndMul, x));
 }
 
 at::Tensor gelu_and_mul(const at::Tensor& x, std::string_view approximate) {
   const Rows rows = check(kGeluAndMul, x);
-  return run(x, check_gelu(approximate), rows);
+  return run_gated(kGeluAndMul, x, check_gelu(approximate), rows);
 }
 
 namespace unchecked {
 
-at::Tensor silu_and_mul(const at::Tensor& x) { return run(x, Activation::kSilu, *rows_of(x)); }
+at::Tensor silu_and_mul(const at::Tensor& x) {
+  return run_gated(kSiluAndMul, x, Activation::kSilu, *rows_of(x));
+}
 
 at::Tensor gelu_and_mul(const at::Tensor& x, std::string_view approximate) {
   const auto activation = gelu_of(approximate);
   if (!activation) throw Error(ErrorKind::kValue, messages::approximate(kGeluAndMul, approximate));
-  return run(x, *activation, *rows_of(x));
+  return run_gated(kGeluAndMul, x, *activation, *rows_of(x));
 }
 
 }  // namespace unchecked
@@ -110,14 +114,17 @@ at::Tensor gelu_and_mul_meta(const at::Tensor& x, std::string_view approximate) 
 
 }  // namespace
 
-void define_activation_ops(torch::Library& schemas, torch::Library& cpu, torch::Library& meta) {
+void define_activation_ops(torch::Library& schemas, torch::Library& meta) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   schemas.def("silu_and_mul(Tensor x) -> Tensor", tags);
   schemas.def("gelu_and_mul(Tensor x, str approximate='none') -> Tensor", tags);
-  cpu.impl("silu_and_mul", &silu_and_mul);
-  cpu.impl("gelu_and_mul", &gelu_and_mul);
   meta.impl("silu_and_mul", &silu_and_mul_meta);
   meta.impl("gelu_and_mul", &gelu_and_mul_meta);
+}
+
+void register_activation_ops(torch::Library& device) {
+  device.impl("silu_and_mul", &silu_and_mul);
+  device.impl("gelu_and_mul", &gelu_and_mul);
 }
 
 }  // namespace vllm_ir::kernel_ops

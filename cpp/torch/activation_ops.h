@@ -30,7 +30,9 @@ at::Tensor silu_and_mul(const at::Tensor& x);
 at::Tensor gelu_and_mul(const at::Tensor& x, std::string_view approximate);
 }  // namespace unchecked
 
-// Adds the two ops to the library vllm_ir_C: their schemas, CPU and Meta kernels.
-void define_activation_ops(torch::Library& schemas, torch::Library& cpu, torch::Library& meta);
+// Adds the two ops to the library vllm_ir_C: their schemas and Meta kernels, and the kernels of one
+// device.
+void define_activation_ops(torch::Library& schemas, torch::Library& meta);
+void register_activation_ops(torch::Library& device);
 
 }  // namespace vllm_ir::kernel_ops

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every vllm_ir_C op does around its launcher: the checks of x, the spread of rows over
-// torch's threads, and results whose strides are not rows.
+// What every vllm_ir_C op does around its launcher: the checks of x, the choice of the device, the
+// spread of rows over torch's threads, and results whose strides are not rows.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "cpp/kernels/dtype.h"
+#include "cpp/torch/cuda_launch.h"
 #include "cpp/torch/messages.h"
 #include "cpp/torch/rows.h"
 
@@ -33,8 +34,9 @@ inline void check_x_type(const char* op, const at::Tensor& x) {
   TORCH_CHECK_TYPE(is_kernel_dtype(x.scalar_type()), messages::x_dtype(op, x.scalar_type()));
 }
 
-inline void check_on_cpu(const char* op, const at::Tensor& x) {
-  TORCH_CHECK_VALUE(x.is_cpu(), messages::no_kernel_for_device(op, x));
+inline void check_device(const char* op, const at::Tensor& x) {
+  TORCH_CHECK_VALUE(x.is_cpu() || (kHasCudaKernels && x.is_cuda()),
+                    messages::no_kernel_for_device(op, kHasCudaKernels ? "cpu, cuda" : "cpu", x));
 }
 
 inline Rows check_rows(const char* op, const char* argument, const at::Tensor& t) {
@@ -58,6 +60,13 @@ void run_rows(void (*launch)(const Args&, int64_t, int64_t), const Args& args) {
 // Calls `into(tensor, its rows)` and returns `out` filled. `out` is that tensor where its strides
 // are rows. Where they are not (native's for rows of x that overlap, sliding windows), it gets a
 // copy.
+template <typename Args>
+void run(const char* op, const at::Tensor& x, void (*cpu)(const Args&, int64_t, int64_t),
+         const Args& args) {
+  if (x.is_cpu()) return run_rows(cpu, args);
+  launch_cuda(op, x, args);
+}
+
 template <typename F>
 at::Tensor fill(const at::Tensor& out, const std::optional<Rows>& out_rows, const F& into) {
   if (out_rows) {

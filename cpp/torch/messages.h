@@ -51,9 +51,15 @@ inline std::string other_device(const char* op, const char* argument, const at::
          got.device().str() + ".";
 }
 
-inline std::string no_kernel_for_device(const char* op, const at::Tensor& x) {
-  return start(op) + "x must be on a device that this build has a kernel for (cpu), got " +
-         x.device().str() + ". Use the native provider.";
+inline std::string no_kernel_for_device(const char* op, const char* devices, const at::Tensor& x) {
+  return start(op) + "x must be on a device that this build has a kernel for (" + devices +
+         "), got " + x.device().str() + ". Use the native provider.";
+}
+
+inline std::string launch_failed(const char* op, const at::Tensor& x, const char* why) {
+  return start(op) + "the kernel for x, " + dtype_name(x.scalar_type()) + " of shape " +
+         shape(x.sizes()) + " on " + x.device().str() + ", was not launched: " + why +
+         ". Use the native provider.";
 }
 
 inline std::string variance_size(const char* op, int64_t hidden_size, int64_t got) {

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-_Clause = tuple[str, tuple[str, ...], tuple[str, ...], int]
+_Clause = tuple[str, tuple[str, ...], tuple[str, ...], int, str]
 _Decision = tuple[str, str, str, str]
 
 class Scope:

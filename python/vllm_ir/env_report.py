@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import torch
 
-from vllm_ir import _C, _build_info, entry_points, envs
+from vllm_ir import _C, _build_info, cuda_kernels, entry_points, envs
 from vllm_ir.entry_points import PluginRecord
 from vllm_ir.op import IrOp
 from vllm_ir.platforms import current_platform
@@ -113,6 +113,7 @@ def _cuda() -> Facts:
             "nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"
         ),
         "nvcc": _run("nvcc", "--version").rpartition("; ")[2],
+        "kernels of vllm_c": cuda_kernels.why_unusable() or "usable",
     }
 
 

@@ -22,8 +22,8 @@ from vllm_ir import _C
 from vllm_ir.dtypes import dtype_name
 from vllm_ir.errors import IrTypeError
 
-# kind, parameter names, allowed dtypes or devices, number
-Clause = tuple[str, tuple[str, ...], tuple[str, ...], int]
+# kind, parameter names, allowed dtypes or devices, number, why
+Clause = tuple[str, tuple[str, ...], tuple[str, ...], int, str]
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,16 @@ class Rule:
         return _C.rule_text(self.clauses)
 
 
-def _rule(kind: str, *params: str, values: tuple[str, ...] = (), number: int = 0) -> Rule:
+def _rule(
+    kind: str, *params: str, values: tuple[str, ...] = (), number: int = 0, because: str = ""
+) -> Rule:
     where = f"vllm_ir.rules.{kind}"
-    for text in (*params, *values):
+    for text in (*params, *values, because):
         if not isinstance(text, str):
             raise IrTypeError(f"{where}: names must be strings, got {type(text).__name__}.")
     if not isinstance(number, int) or isinstance(number, bool):
         raise IrTypeError(f"{where}: needs an int, got {type(number).__name__}.")
-    rule = Rule(((kind, params, values, number),))
+    rule = Rule(((kind, params, values, number, because),))
     str(rule)  # the C++ core checks the clause: a bad one fails where it is written
     return rule
 
@@ -70,9 +72,15 @@ def same_dtype(param: str, other: str, *, or_in: tuple[torch.dtype, ...] = ()) -
     return _rule("same_dtype", param, other, values=_names(or_in))
 
 
-def device(param: str, *allowed: str) -> Rule:
-    """The tensor lies on one of these device types: "cpu", "cuda", "xpu", ..."""
-    return _rule("device", param, values=allowed)
+def device(param: str, *allowed: str, because: str = "") -> Rule:
+    """The tensor lies on one of these device types: "cpu", "cuda", "xpu", ...
+
+    Args:
+        param: Name of the parameter.
+        allowed: The device types.
+        because: Why no others are allowed; each rejection tells it.
+    """
+    return _rule("device", param, values=allowed, because=because)
 
 
 def same_device(param: str, other: str) -> Rule:

@@ -141,7 +141,7 @@ def test_unknown_devices_and_dtypes_list_the_known_ones():
 
 def test_a_rule_made_by_hand_is_checked_when_it_prints():
     with pytest.raises(UnknownNameError) as error:
-        str(Rule((("is_non", ("x",), (), 0),)))
+        str(Rule((("is_non", ("x",), (), 0, ""),)))
     text = str(error.value)
     assert text.startswith("vllm_ir.rules: unknown clause 'is_non'. Known: ")
     assert text.endswith(" Did you mean 'is_none'?")

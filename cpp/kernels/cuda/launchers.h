@@ -24,6 +24,7 @@ struct LaunchStatus {
     kTooLarge,         // more than kMaxCols columns, or more rows than a grid has blocks for
     kInvalidArgument,  // no such dtype or activation, or var_cols out of its range
     kCudaError,
+    kNotBuilt,
   };
   Kind kind = Kind::kOk;
   int cuda_error = 0;  // a cudaError_t when `kind` is kCudaError

@@ -13,6 +13,8 @@ const char* text_of(const LaunchStatus& status) {
       return "the tensor has more rows or columns than a launch can have";
     case LaunchStatus::Kind::kInvalidArgument:
       return "an argument is out of range";
+    case LaunchStatus::Kind::kNotBuilt:
+      return "vllm_ir was built without CUDA kernels";
     case LaunchStatus::Kind::kCudaError:
       break;
   }

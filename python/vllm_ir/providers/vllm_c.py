@@ -3,18 +3,21 @@
 
 For each op a rule (what the kernel takes), a traceable body over `torch.ops.vllm_ir_C`, and the
 C++ entry that eager calls use. Body and entry run the same kernel; the entry leaves the checks to
-the rule, so the rule must say everything that the kernel needs.
+the rule, so the rule must say everything that the kernel needs. The same operators run on the CPU
+and on CUDA; where this process can't run the CUDA kernels, the rule says why.
 """
 
 import torch
 from torch import Tensor
 
-from vllm_ir import ops, rules
+from vllm_ir import cuda_kernels, ops, rules
 
+_NO_CUDA = cuda_kernels.why_unusable()
+_DEVICES = ("cpu",) if _NO_CUDA else ("cpu", "cuda")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 _ROWS = (
-    rules.device("x", "cpu")
+    rules.device("x", *_DEVICES, because=_NO_CUDA)
     & rules.dtype("x", *_FLOATS)
     & rules.min_dims("x", 1)
     & rules.last_dim_contiguous("x")
