@@ -139,6 +139,16 @@ def test_unknown_devices_and_dtypes_list_the_known_ones():
     assert "float16" in str(error.value)
 
 
+def test_why_a_clause_is_there_is_told_by_rejections_only():
+    rule = rules.device("x", "cuda", because="the vendor's library is for GPUs")
+    assert str(rule) == 'device("x") in {cuda}'
+    assert rule != rules.device("x", "cuda")
+    (rejected, _) = op_with(rule).explain(torch.ones(2)).decisions
+    assert str(rejected) == (
+        'rejected: x is on cpu; needs device("x") in {cuda}: the vendor\'s library is for GPUs'
+    )
+
+
 def test_a_rule_made_by_hand_is_checked_when_it_prints():
     with pytest.raises(UnknownNameError) as error:
         str(Rule((("is_non", ("x",), (), 0, ""),)))
@@ -490,6 +500,10 @@ def test_clauses_take_names_and_whole_numbers():
         (
             lambda: rules.device("x", torch.device("cpu")),
             "vllm_ir.rules.device: names must be strings, got device.",
+        ),
+        (
+            lambda: rules.device("x", "cpu", because=None),
+            "vllm_ir.rules.device: names must be strings, got NoneType.",
         ),
         (lambda: rules.is_none(3), "vllm_ir.rules.is_none: names must be strings, got int."),
         (

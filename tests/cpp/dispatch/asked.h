@@ -15,8 +15,10 @@ namespace vllm_ir {
 
 class Asked {
  public:
-  Asked(const std::string& kind, Names args, const Names& values = {}, int64_t n = 0)
-      : clause_(make_clause(kind, std::move(args), values, n), sample_params(), "here") {}
+  Asked(const std::string& kind, Names args, const Names& values = {}, int64_t n = 0,
+        std::string because = "")
+      : clause_(make_clause(kind, std::move(args), values, n, std::move(because)), sample_params(),
+                "here") {}
 
   testing::AssertionResult accepts(const PlainArg& x, const PlainArg& residual = none(),
                                    const PlainArg& weight = none(),

@@ -48,6 +48,13 @@ TEST(RuleEval, DeviceIsOneOfASet) {
             "x is on mps:0; needs device(\"x\") in {cuda, xpu}");
 }
 
+TEST(RuleEval, ARejectionTellsWhyTheClauseIsThere) {
+  const Asked clause("device", {"x"}, {"cpu"}, 0, "no GPU was found");
+  EXPECT_TRUE(clause.accepts(tensor({8})));
+  EXPECT_EQ(clause.reason(tensor({8}).on(DeviceType::kCuda, 0)),
+            "x is on cuda:0; needs device(\"x\") in {cpu}: no GPU was found");
+}
+
 TEST(RuleEval, SameDeviceComparesTypeAndIndex) {
   const Asked clause("same_device", {"weight", "x"});
   const PlainArg first = tensor({8}).on(DeviceType::kCuda, 0);
