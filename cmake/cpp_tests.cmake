@@ -26,6 +26,8 @@ foreach(source ${cuda_sources})
   get_filename_component(name ${source} NAME_WE)
   set(wrapper ${PROJECT_BINARY_DIR}/emulation/${name}.cpp)
   file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${source}\"\n")
+  # An offset that is cut to 32 bits on its way does not compile.
+  set_source_files_properties(${wrapper} PROPERTIES COMPILE_OPTIONS "-Wconversion;-Wno-sign-conversion;-Werror=conversion")
   list(APPEND sources ${wrapper})
 endforeach()
 add_executable(test_emulation ${sources})
