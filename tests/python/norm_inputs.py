@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments for the two norms in every layout and with every kind of value, and their truth."""
+"""Arguments for the two norms in every layout and with every kind of value."""
 
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from vllm_ir.testing import Truth
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WEIGHTS = ("same", "float32", "none")
@@ -115,67 +117,14 @@ class Norm:
         return values_of("normal", (width,), dtype, seed=2)
 
 
-@dataclass(frozen=True)
-class Truth:
-    """What exact arithmetic gives, and how far a right result may be from it."""
-
-    value: torch.Tensor
-    bound: torch.Tensor
-
-
-def truth_of(op_name: str, args: tuple) -> tuple[Truth, ...]:
-    """Compute the norm in float64 from the definition, with a bound on the rounding errors.
-
-    The bound adds up what the docstrings of the ops say: u is the unit roundoff of a dtype, half
-    the distance from 1 to the next value.
-    - A sum of n squares in float32: at most n u, and in practice sqrt(n) u times a small constant
-      (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019, where 8
-      makes a failure as rare as 1e-13). The root halves it. Adding epsilon, the division by n, the
-      root and the multiplication by x are one u each, two for a fast root.
-    - For the fused op the sum of both activations is one more u of float32.
-    - Rounding to weight's dtype, the multiplication in it and rounding to x's dtype: one u each.
-    - What underflows is off by one smallest value of the dtype it is rounded to, times the weight.
-    """
-    x, *others = args
-    residual = others.pop(0) if op_name == "fused_add_rms_norm" else None
-    weight, epsilon, variance_size = others
-    s = x.float().double()
-    if residual is not None:
-        s = s + residual.float().double()
-    n = x.shape[-1] if variance_size is None else variance_size
-    y = s / (s[..., :n].square().mean(-1, keepdim=True) + epsilon).sqrt()
-    u32, ux = _roundoff(torch.float32), _roundoff(x.dtype)
-    relative = min(n, 8 * n**0.5) * u32 / 2 + 8 * u32 + ux
-    underflow = torch.full_like(y, 2 * (_smallest(torch.float32) + _smallest(x.dtype)))
-    if weight is not None:
-        wide = weight.double()
-        relative += 2 * _roundoff(weight.dtype)
-        underflow = underflow + _smallest(weight.dtype) * (wide.abs() + 1)
-        y = y * wide
-    norm = Truth(y, 1.02 * relative * y.abs() + underflow)
-    if residual is None:
-        return (norm,)
-    return norm, Truth(s, 1.02 * (u32 + ux) * s.abs() + 2 * _smallest(x.dtype))
-
-
 def assert_near_truth(got: torch.Tensor, truth: Truth) -> None:
     """Compare where exact arithmetic stays inside of the dtype."""
-    inside = (truth.value.abs() + truth.bound) < torch.finfo(got.dtype).max
     error = (got.double() - truth.value).abs()
-    wrong = inside & ~(error <= truth.bound)
+    wrong = truth.inside(got.dtype) & ~(error <= truth.bound)
     assert not wrong.any(), (
         f"{int(wrong.sum())} of {wrong.numel()} values are off by up to "
         f"{float((error / truth.bound)[wrong].max())} times the bound"
     )
-
-
-def _roundoff(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps / 2
-
-
-def _smallest(dtype: torch.dtype) -> float:
-    finfo = torch.finfo(dtype)
-    return finfo.tiny * finfo.eps  # the smallest subnormal
 
 
 def inplace_norm(

@@ -18,11 +18,10 @@ from norm_inputs import (
     Norm,
     assert_near_truth,
     lay_out,
-    truth_of,
 )
 
 import vllm_ir as ir
-from vllm_ir.testing import assert_matches_native, measure, refusal
+from vllm_ir.testing import assert_matches_native, measure, refusal, truth_of
 
 NORMS = (ir.ops.rms_norm, ir.ops.fused_add_rms_norm)
 FLOATS = (*DTYPES, torch.float64)

@@ -21,7 +21,6 @@ from norm_inputs import (
     WIDTHS,
     Norm,
     assert_near_truth,
-    truth_of,
 )
 
 import vllm_ir as ir
@@ -32,6 +31,7 @@ from vllm_ir.testing import (
     conformance_cases,
     copied,
     refusal,
+    truth_of,
 )
 
 NORMS = (ir.ops.rms_norm, ir.ops.fused_add_rms_norm)
