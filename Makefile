@@ -7,6 +7,7 @@ TORCH ?= torch==2.13.0
 WERROR ?= OFF
 PYTEST_FLAGS ?= -m "not slow"
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+DEVICE_CHECK_FLAGS ?= --json build/device_check.json
 
 VENV := .venv
 VENV_BIN := $(CURDIR)/$(VENV)/bin
@@ -20,7 +21,7 @@ NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := test
-.PHONY: setup weights test test-cpp test-python demo lint format sanitize bench clean
+.PHONY: setup weights test test-cpp test-python demo lint format sanitize bench device-check clean
 export PATH := $(VENV_BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -102,6 +103,12 @@ sanitize: $(VENV)/.tools-done
 
 bench: setup
 	@for file in bench/bench_*.py; do echo "== $$file"; python "$$file"; done
+
+# For a machine with a GPU; a rehearsal without one: DEVICE_CHECK_FLAGS='--device cpu --quick'
+device-check: setup
+	@echo "== Checking and timing the kernels on this device"
+	mkdir -p build
+	python bench/device_check.py $(DEVICE_CHECK_FLAGS)
 
 clean:
 	rm -rf build $(VENV)

@@ -75,17 +75,17 @@ def run_parts(findings: Findings, options: argparse.Namespace, cache: int, budge
 
     def conformance() -> None:
         share = budget.part(SHARES["conformance"])
-        device_conformance.check_all(findings, device, quick, options.expect, share)
+        device_conformance.check_all(findings, device, quick, options.expect, share, progress)
 
     def graphs() -> None:
-        device_graphs.check_all(findings, device, budget.part(SHARES["graphs"]))
+        device_graphs.check_all(findings, device, budget.part(SHARES["graphs"]), progress)
 
     def overhead() -> None:
         device_overhead.measure_all(findings, device, quick)
 
     def timings() -> None:
         compiled = not options.no_compiled
-        device_timings.measure_all(findings, device, quick, compiled, cache, budget)
+        device_timings.measure_all(findings, device, quick, compiled, cache, budget, progress)
 
     for run in (conformance, graphs, overhead, timings):
         progress(f"part: {run.__name__}")

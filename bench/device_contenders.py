@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ import vllm_ir as ir
 from vllm_ir.testing import refusal
 
 Set = tuple[Any, ...]
+Skip = Callable[[str, str], None]  # who, and why
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class Contender:
     checked: bool = True
 
 
-def rotation(problem: Problem, device: str, cache: int) -> tuple[Set, ...]:
+def rotation(problem: Problem, device: str, cache_size: int) -> tuple[Set, ...]:
     """Make the sets of arguments of a problem; their activations together exceed the cache."""
-    count = set_count(activation_bytes(problem), cache)
+    count = set_count(activation_bytes(problem), cache_size)
     if problem.op in GATED:
         return tuple(
             (x,) for x in matrices(count, problem.rows, 2 * problem.width, problem, device)
@@ -71,24 +72,26 @@ def matrices(count: int, rows: int, width: int, problem: Problem, device: str) -
     yield from one.expand(count, rows, width).clone(memory_format=torch.contiguous_format).unbind()
 
 
-def copy_of_the_same_bytes(problem: Problem, device: str, cache: int) -> Contender:
+def copy_of_the_same_bytes(problem: Problem, device: str, cache_size: int) -> Contender:
     """Return a copy that reads and writes together what the problem must, half of it each."""
     half = problem.bytes_moved // 2
-    count = set_count(half, cache)
-    source = torch.zeros(count, half, dtype=torch.uint8, device=device)
-    pairs = zip(torch.empty_like(source).unbind(), source.unbind(), strict=True)
+    count = set_count(half, cache_size)
+    source = torch.ones(count, half, dtype=torch.uint8, device=device)
+    pairs = zip(source.clone().unbind(), source.unbind(), strict=True)
     return Contender("copy", Tensor.copy_, tuple(pairs), fresh=False, checked=False)
 
 
 def contenders_of(
-    problem: Problem, device: str, cache: int, with_compiled: bool, skip: Callable[[str, str], None]
+    problem: Problem, device: str, cache_size: int, with_compiled: bool, skip: Skip
 ) -> list[Contender]:
     """Return the copy and everybody who can compute a problem; `skip` is told of each other one."""
-    sets = rotation(problem, device, cache)
+    sets = rotation(problem, device, cache_size)
     op = ir.IrOp.registry[problem.op]
-    rows = [copy_of_the_same_bytes(problem, device, cache)]
+    rows = [copy_of_the_same_bytes(problem, device, cache_size)]
     for provider, impl in op.impls.items():
-        reason = absence(impl, device) or refusal(op, provider, *sets[0])
+        if absence(impl, device):
+            continue  # the part on conformance tells so
+        reason = refusal(op, provider, *sets[0])
         if reason:
             skip(provider, reason)
         else:
@@ -100,12 +103,23 @@ def contenders_of(
         compiled = torch.compile(native_of(problem.op), fullgraph=True, dynamic=False)
         rows.append(Contender("compiled", compiled, sets))
     for label, module, make in OTHERS.get(problem.op, ()):
-        try:
-            call, fresh = make(importlib.import_module(module)), not label.endswith("in place")
-            rows.append(Contender(label, call, sets, fresh=fresh))
-        except Exception as error:  # some packages raise RuntimeError where no GPU is
-            skip(label, f"{type(error).__name__}: {error}")
+        if module in absent_packages():
+            continue
+        call, fresh = make(importlib.import_module(module)), not label.endswith("in place")
+        rows.append(Contender(label, call, sets, fresh=fresh))
     return rows
+
+
+@cache
+def absent_packages() -> dict[str, str]:
+    """Return the modules of others that can't be imported here, with the reason."""
+    absent = {}
+    for module in sorted({module for rows in OTHERS.values() for _, module, _ in rows}):
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # some raise RuntimeError where no GPU is
+            absent[module] = f"{type(error).__name__}: {error}"
+    return absent
 
 
 def through_op(op: ir.IrOp, provider: str, sets: tuple[Set, ...]) -> Iterator[Contender]:
@@ -129,7 +143,7 @@ def clones(arguments: Set) -> Set:
 def blank_results(problem: Problem, device: str, count: int) -> list[Any]:
     """Return tensors that look like the results of `count` calls."""
     outputs = 2 if problem.op == "fused_add_rms_norm" else 1
-    make = partial(torch.zeros, problem.rows, problem.width, dtype=problem.dtype, device=device)
+    make = partial(torch.ones, problem.rows, problem.width, dtype=problem.dtype, device=device)
     return [tuple(make() for _ in range(outputs)) for _ in range(count)]
 
 

@@ -72,9 +72,10 @@ def in_place(x: Tensor, residual: Tensor, weight: Tensor, half: Tensor) -> Input
 CHAINS = {"functional": functional, "in place": in_place}
 
 
-def check_all(findings: Findings, device: str, budget: Budget, cuda: Any = torch.cuda) -> None:
+def check_all(
+    findings: Findings, device: str, budget: Budget, progress: Progress, cuda: Any = torch.cuda
+) -> None:
     """Check each provider that runs one of the ops on the device."""
-    progress = Progress(budget)
     for provider in providers():
         own = ops_of(provider, device)
         if device != "cuda":

@@ -22,7 +22,7 @@ from device_clock import (
     graph_lane,
     rounds_of,
 )
-from device_contenders import Contender, blank_results, check, contenders_of
+from device_contenders import Contender, absent_packages, blank_results, check, contenders_of
 from device_findings import Budget, Findings, Progress
 from device_problems import activation_bytes, goal_for, problems
 
@@ -76,7 +76,7 @@ def measure_all(
     with_compiled: bool,
     cache: int,
     budget: Budget,
-    clock: Clock | None = None,
+    progress: Progress,
 ) -> None:
     """Measure all problems as far as the time goes; the others are listed as skipped.
 
@@ -87,15 +87,17 @@ def measure_all(
         with_compiled: whether native is compiled at all.
         cache: bytes that the arguments of a problem must exceed.
         budget: split over the problems.
-        clock: another one than the device's own, for tests.
+        progress: told of each problem.
     """
-    clock = clock or (EventClock() if device == "cuda" else HostClock())
-    progress, todo = Progress(budget), problems(quick)
+    clock: Clock = EventClock() if device == "cuda" else HostClock()
+    todo = problems(quick)
+    for module, why in absent_packages().items():
+        findings.skip(PART, module, why)
     for number, problem in enumerate(todo):
         if budget.left <= (0 if quick else LEAST_SECONDS):
             findings.skip(PART, str(problem), "no time was left")
             continue
-        progress(str(problem))
+        progress(f"timing {problem}")
         share = budget.part(1 / (len(todo) - number))
         compiled = with_compiled and (not quick or number == 0)
         try:
