@@ -21,6 +21,7 @@ import device_graphs
 import device_overhead
 import device_timings
 import torch
+from contenders import keep_freed_memory
 from device_facts import cache_bytes, describe, why_not
 from device_findings import Budget, Findings, Progress
 from device_table import table
@@ -103,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logger.setLevel("ERROR")  # lists of one provider are meant here
     ir.refresh_log_level()
     torch.manual_seed(0)
+    if options.device == "cpu":
+        keep_freed_memory()
     cache = cache_bytes(options.device)
     cache = min(cache, QUICK_CACHE) if options.quick else cache
     settings = {**vars(options), "json": str(options.json or ""), "cache_bytes": cache}

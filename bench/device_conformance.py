@@ -90,6 +90,7 @@ def check_all(
         progress(f"checking {impl.op.name}.{impl.provider}")
         share = budget.part(1 / (len(pairs) - number))
         check_provider(findings, impl, device, QUICK if quick else FULL, expected, share)
+        findings.write()  # a kernel may take the whole process with it
 
 
 def absence(impl: ir.IrOpImpl, device: str) -> str:

@@ -78,12 +78,12 @@ def check_all(
     """Check each provider that runs one of the ops on the device."""
     for provider in providers():
         own = ops_of(provider, device)
-        if device != "cuda":
-            rows = [Replayed(name, provider, ", ".join(own), "", CUDA_ONLY) for name in CHECKS]
-            findings.graphs += rows
-            continue
         if not own:
             findings.skip(PART, provider, "runs no op on this device")
+            continue
+        if device != "cuda":
+            names = ", ".join(own)
+            findings.graphs += [Replayed(c, provider, names, "", CUDA_ONLY) for c in CHECKS]
             continue
         progress(f"graphs and streams: {provider}")
         check_provider(findings, provider, own, device, budget, cuda)

@@ -38,9 +38,9 @@ def set_count(read_bytes: int, cache: int) -> int:
     return max(2, int(BEYOND_CACHE * cache / max(1, read_bytes)) + 1)
 
 
-def goal_for(problem: Problem, contender: str, of_copy: float) -> Goal | None:
-    """Return the goal of the design for a provider's norm; None where it sets none."""
+def goals_of(problem: Problem, contender: str, of_copy: float) -> list[Goal]:
+    """Return the goal of the design for a provider on a GPU; none but for a large norm."""
     large = problem.bytes_moved >= GOAL_BYTES and problem.width >= GOAL_WIDTH
     if not large or problem.op not in MAIN[:2]:
-        return None
-    return Goal(f"{problem}: {contender} ÷ copy", of_copy, GOAL, at_least=True)
+        return []
+    return [Goal(f"{problem}: {contender} ÷ copy", of_copy, GOAL, at_least=True)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from device_findings import Findings, Note
 
-LONGEST = 400  # characters of a reason; all of it is in the JSON document
+LONGEST = 240  # characters of a reason; all of it is in the JSON document
 MOST = 40  # lines of one list
 
 

@@ -24,7 +24,7 @@ from device_clock import (
 )
 from device_contenders import Contender, absent_packages, blank_results, check, contenders_of
 from device_findings import Budget, Findings, Progress
-from device_problems import activation_bytes, goal_for, problems
+from device_problems import activation_bytes, goals_of, problems
 
 PART = "timings"
 LEAST_SECONDS = 3.0  # a problem of the full run that gets less is skipped
@@ -141,9 +141,8 @@ def measure_problem(
     for contender in right:
         row = timed(problem, contender, right[0], eager, replayed, notes[contender.label])
         findings.timings.append(row)
-        goal = goal_for(problem, row.contender, row.of_copy) if row.provider else None
-        if goal is not None and row.provider != "native":
-            findings.goals.append(goal)
+        if device == "cuda" and row.provider not in ("", "native"):
+            findings.goals += goals_of(problem, row.contender, row.of_copy)
 
 
 def admitted(
