@@ -101,7 +101,7 @@ def absence(impl: ir.IrOpImpl, device: str) -> str:
     if not impl.supported:
         return f"unsupported: {impl.unsupported_reason or 'registered with supported=False'}"
     clauses = impl.rule.clauses if impl.rule is not None else ()
-    if all(device in devices for kind, _, devices, _ in clauses if kind == "device"):
+    if all(device in devices for kind, _, devices, *_ in clauses if kind == "device"):
         return ""
     args = next(cases_of(impl.op, DTYPES[0], (Shape(4, 64),))).args(device)
     return refusal(impl.op, impl.provider, *args)
