@@ -21,7 +21,7 @@ from vllm_ir.platforms import current_platform
 
 _SECONDS = 5  # for a tool of the driver that hangs
 Facts: TypeAlias = dict[str, str | None]
-_RELATED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+_RELATED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TRITON_INTERPRET")
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,11 @@ def plugins() -> tuple[str, ...] | None:
     return names
 
 
+def triton_interprets() -> bool:
+    """Return whether TRITON_INTERPRET, which is Triton's, has it run kernels on the CPU."""
+    return (raw("TRITON_INTERPRET") or "").lower() in ("1", "true", "yes", "on", "y")
+
+
 def check() -> None:
     """Read every variable once.
 

@@ -31,6 +31,14 @@ def _check(op: str, x: Tensor) -> None:
         )
 
 
+def check_approximate(approximate: str) -> None:
+    """Raise IrValueError unless gelu_and_mul knows this approximation."""
+    if approximate not in ("none", "tanh"):
+        raise IrValueError(
+            f"vllm_ir.gelu_and_mul: approximate must be 'none' or 'tanh', got '{approximate}'."
+        )
+
+
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
     d = x.shape[-1] // 2
     return x[..., :d], x[..., d:]
@@ -118,10 +126,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
         (tensor([[0.0000, 1.6827]]), tensor([[0.0000, 1.6824]]))
     """
     _check("gelu_and_mul", x)
-    if approximate not in ("none", "tanh"):
-        raise IrValueError(
-            f"vllm_ir.gelu_and_mul: approximate must be 'none' or 'tanh', got '{approximate}'."
-        )
+    check_approximate(approximate)
     gate, up = _halves(x)
     g = gate.to(torch.float32)
     if approximate == "none":

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provider `triton`: kernels for NVIDIA and AMD GPUs, written in Triton.
+
+For each op a rule (what the kernel takes) and a traceable body over `torch.ops.vllm_ir_triton`,
+which is defined at the first call: Triton is imported then, and never by `import vllm_ir`. No
+argument is written, so that nothing needs a copy. The blocks follow from the width alone.
+
+With TRITON_INTERPRET=1 in the environment Triton runs its kernels on the CPU, in NumPy, for tests:
+slow, and its conversion to bfloat16 cuts digits off where a GPU rounds.
+"""
+
+import importlib.util
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from vllm_ir import envs, ops, rules
+from vllm_ir.ops.activation import check_approximate
+from vllm_ir.platforms import CudaPlatform, RocmPlatform
+
+
+def why_unsupported() -> str:
+    """Return why Triton can't run in this process, "" when it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if not (envs.triton_interprets() or CudaPlatform().is_available() or RocmPlatform().is_available()):
+        return "Triton needs a GPU that torch can use"
+    return ""
+
+
+_REASON = why_unsupported()
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_DEVICES = ("cuda", "cpu") if envs.triton_interprets() else ("cuda",)
+
+_ROWS = (
+    rules.device("x", *_DEVICES)
+    & rules.dtype("x", *_FLOATS)
+    & rules.min_dims("x", 1)
+    & rules.last_dim_at_most("x", 2**30)  # also asks for a width that is known when compiling
+    & rules.last_dim_contiguous("x")
+    & rules.flattens_for_free("x")
+)
+_NORM = (
+    _ROWS
+    & rules.same_device("weight", "x")
+    & rules.same_dtype("weight", "x", or_in=(torch.float32,))
+    & rules.matches_last_dim("weight", "x")
+    & rules.last_dim_contiguous("weight")
+    & rules.within_last_dim("variance_size", "x")
+)
+_ADD = (
+    rules.same_device("x_residual", "x")
+    & rules.dtype("x_residual", *_FLOATS)
+    & rules.same_shape("x_residual", "x")
+    & rules.last_dim_contiguous("x_residual")
+    & rules.flattens_for_free("x_residual")
+)
+_GATED = _ROWS & rules.last_dim_multiple_of("x", 2)
+
+
+def _operators() -> ModuleType:
+    from vllm_ir.providers.triton import operators
+
+    return operators
+
+
+@ops.rms_norm.register_impl(
+    "triton",
+    supported=not _REASON,
+    unsupported_reason=_REASON,
+    supports_args=_NORM,
+    batch_invariant=True,
+)
+def rms_norm(
+    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> Tensor:
+    """Normalise in one kernel; each byte is read and written once, up to a width of 16384."""
+    result: Tensor = _operators().rms_norm(x, weight, epsilon, variance_size)
+    return result
+
+
+@ops.fused_add_rms_norm.register_impl(
+    "triton",
+    supported=not _REASON,
+    unsupported_reason=_REASON,
+    supports_args=_NORM & _ADD,
+    batch_invariant=True,
+)
+def fused_add_rms_norm(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Add and normalise in one kernel, into new tensors: both activations stay as they are."""
+    norm, total = _operators().fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
+    return norm, total
+
+
+@ops.silu_and_mul.register_impl(
+    "triton",
+    supported=not _REASON,
+    unsupported_reason=_REASON,
+    supports_args=_GATED,
+    batch_invariant=True,
+)
+def silu_and_mul(x: Tensor) -> Tensor:
+    """Gate in one kernel: each byte is read and written once."""
+    result: Tensor = _operators().act_and_mul(x, "silu")
+    return result
+
+
+# A rule can't read `approximate`.
+@ops.gelu_and_mul.register_impl(
+    "triton",
+    supported=not _REASON,
+    unsupported_reason=_REASON,
+    supports_args=_GATED,
+    batch_invariant=True,
+)
+def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
+    """Gate in one kernel: each byte is read and written once."""
+    check_approximate(approximate)
+    result: Tensor = _operators().act_and_mul(x, f"gelu_{approximate}")
+    return result

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch operators `vllm_ir_triton::*`, which launch the kernels.
+
+Importing this module imports Triton and defines them: the provider does so at its first call.
+Inductor decomposes such an operator into the launch of its kernel. Triton's interpreter has no
+launches to show, so that there they are opaque operators. Results are new tensors with contiguous
+rows; no argument is written.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.library import custom_op, triton_op, wrap_triton
+from triton.runtime.interpreter import InterpretedFunction
+
+from vllm_ir.providers.triton.kernels import gated_kernel, norm_kernel
+
+WIDEST_ROW = 16384  # 32 values in each of 512 threads; a wider row doesn't fit into registers
+WIDEST_BLOCK = 1024  # of an activation: 8 values in each of 128 threads, 16 bytes in 16 bits
+PROGRAMS = 2**31 - 1  # of one launch
+
+_Functional = Callable[..., Any]
+
+
+def _define(name: str, fake: _Functional) -> Callable[[_Functional], _Functional]:
+    interpreted = isinstance(norm_kernel, InterpretedFunction)
+    define: Any = custom_op if interpreted else triton_op
+
+    def decorate(fn: _Functional) -> _Functional:
+        operator = define(f"vllm_ir_triton::{name}", fn, mutates_args=())
+        operator.register_fake(fake)  # cheaper than a launch that does nothing, and free of guards
+        found: _Functional = operator
+        return found
+
+    return decorate
+
+
+def _norm_of(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _gated_of(x: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+
+
+@_define("rms_norm", lambda x, weight, epsilon, variance_size: _norm_of(x))
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None) -> Tensor:
+    """Launch `norm_kernel` on rows of x."""
+    out = _norm_of(x)
+    width = x.shape[-1]
+    options = {
+        "WIDTH": width,
+        "VARIANCE_SIZE": width if variance_size is None else variance_size,
+        "HAS_RESIDUAL": False,
+        "HAS_WEIGHT": weight is not None,
+        **_row_block(width),
+    }
+    with _device_of(x):
+        for first, programs in _launches(out, _rows(x)):
+            wrap_triton(norm_kernel)[(programs,)](
+                *(x, x, x if weight is None else weight, out, out),
+                *(_row_stride(x), 0, first, epsilon),
+                **options,
+            )
+    return out
+
+
+@_define(
+    "fused_add_rms_norm",
+    lambda x, x_residual, weight, epsilon, variance_size: (_norm_of(x), _norm_of(x)),
+)
+def fused_add_rms_norm(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Launch `norm_kernel` on rows of x + x_residual."""
+    out, total = _norm_of(x), _norm_of(x)
+    width = x.shape[-1]
+    options = {
+        "WIDTH": width,
+        "VARIANCE_SIZE": width if variance_size is None else variance_size,
+        "HAS_RESIDUAL": True,
+        "HAS_WEIGHT": weight is not None,
+        **_row_block(width),
+    }
+    with _device_of(x):
+        for first, programs in _launches(out, _rows(x)):
+            wrap_triton(norm_kernel)[(programs,)](
+                *(x, x_residual, x if weight is None else weight, out, total),
+                *(_row_stride(x), _row_stride(x_residual), first, epsilon),
+                **options,
+            )
+    return out, total
+
+
+@_define("act_and_mul", lambda x, activation: _gated_of(x))
+def act_and_mul(x: Tensor, activation: str) -> Tensor:
+    """Launch `gated_kernel`; activation: "silu", "gelu_none" or "gelu_tanh"."""
+    out = _gated_of(x)
+    width = x.shape[-1] // 2
+    block = min(WIDEST_BLOCK, triton.next_power_of_2(max(1, width)))
+    options = {
+        "WIDTH": width,
+        "BLOCK": block,
+        "ACTIVATION": activation,
+        "num_warps": max(1, block // 256),
+    }
+    with _device_of(x):
+        for first, programs in _launches(out, _rows(x) * triton.cdiv(width, block)):
+            wrap_triton(gated_kernel)[(programs,)](x, out, _row_stride(x), first, **options)
+    return out
+
+
+def _row_block(width: int) -> dict[str, int]:
+    block = min(WIDEST_ROW, triton.next_power_of_2(max(1, width)))
+    return {"BLOCK": block, "num_warps": min(16, max(1, block // 512))}
+
+
+def _rows(x: Tensor) -> int:
+    return math.prod(x.shape[:-1])
+
+
+def _row_stride(x: Tensor) -> int:
+    """Return the stride between rows: the rule has seen that they all have one."""
+    leading = zip(x.shape[:-1], x.stride()[:-1], strict=True)
+    return next((stride for size, stride in [*leading][::-1] if size != 1), 0)
+
+
+def _launches(out: Tensor, programs: int) -> Iterator[tuple[int, int]]:
+    """Yield the first program and the number of programs of each launch; none for nothing."""
+    if guard_or_false(out.numel() == 0):
+        return
+    if not guard_or_false(programs > PROGRAMS):
+        yield 0, programs
+        return
+    for first in range(0, programs, PROGRAMS):
+        yield first, min(PROGRAMS, programs - first)
+
+
+def _device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Return the context in which Triton launches on x's device. Compiled code has its own."""
+    if x.device.type == "cpu" or isinstance(x, (FakeTensor, FunctionalTensor)):
+        return contextlib.nullcontext()
+    return torch.cuda.device(x.device)
