@@ -11,6 +11,7 @@ Example:
     vllm_ir.rms_norm: vllm_c runs (priority: vllm_c, native)
       vllm_c  selected
       native  not reached
+      triton  not in the priority list
 """
 
 import importlib

@@ -364,6 +364,7 @@ class IrOp(Overload):
             vllm_ir.rms_norm: vllm_c runs (priority: vllm_c, native)
               vllm_c  selected
               native  not reached
+              triton  not in the priority list
         """
         selected, decisions = self._explain(self.bind(*args, **kwargs), False)
         return Explanation(

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 from torch._guards import detect_fake_mode
+from torch._library.triton import get_triton_kernels_for_op
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
@@ -29,10 +30,12 @@ class Tracer:
 
     Args:
         decompositions: What becomes of torch's operators; None: Inductor's own table. Without it
-            operators survive that Inductor has no code for.
+            operators survive that Inductor has no code for. With Inductor's, an operator of
+            `torch.library.triton_op` becomes the launches of its kernels, as behind AOTAutograd.
     """
 
     def __init__(self, decompositions: Decompositions | None = None) -> None:
+        self._opens_triton = decompositions is None
         self._decompositions = decompositions
         self._traced: dict[Any, fx.GraphModule] = {}
 
@@ -51,7 +54,8 @@ class Tracer:
         nodes = nodes_in(args)
         full_key = (key, signature_of(args))
         if full_key not in self._traced:
-            self._traced[full_key] = _trace(fn, args, nodes, self._table())
+            traced = _trace(fn, args, nodes, self._table(), self._opens_triton)
+            self._traced[full_key] = traced
         return self._traced[full_key]
 
     def _table(self) -> Decompositions:
@@ -110,7 +114,11 @@ def fake_world(values: Any) -> Iterator[None]:
 
 
 def _trace(
-    fn: Callable[..., Any], args: tuple[Any, ...], nodes: list[fx.Node], table: Decompositions
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    nodes: list[fx.Node],
+    table: Decompositions,
+    opens_triton: bool,
 ) -> fx.GraphModule:
     def on_values(*values: Any) -> Any:
         by_node = dict(zip(nodes, values, strict=True))
@@ -119,7 +127,9 @@ def _trace(
     fakes = [value_of(n) for n in nodes]
     with fake_world(fakes), torch.fx.traceback.preserve_node_meta(False):
         traced = _made(on_values, fakes, table)
-        if any(map(_writes_with_torch, traced.graph.nodes)):
+        if any(map(_writes_with_torch, traced.graph.nodes)) or (
+            opens_triton and any(map(_shows_kernels, traced.graph.nodes))
+        ):
             traced = _functional(traced, fakes, table)
     return traced
 
@@ -187,6 +197,12 @@ def _writes_with_torch(node: fx.Node) -> bool:
     return bool(target._schema.is_mutable)
 
 
+def _shows_kernels(node: fx.Node) -> bool:
+    """Whether a node calls an operator that functionalization takes apart into Triton launches."""
+    target = node.target
+    return isinstance(target, OpOverload) and bool(get_triton_kernels_for_op(target._schema.name))
+
+
 def splice(
     graph: fx.Graph, before: fx.Node, traced: fx.GraphModule, inputs: list[fx.Node]
 ) -> tuple[Any, list[fx.Node]]:
@@ -229,7 +245,9 @@ def _copy(
 
 
 def _evaluate(node: fx.Node, new: fx.Node) -> Any:
-    if isinstance(node.target, HigherOrderOperator) or not callable(node.target):
+    if not callable(node.target):
+        return node.meta.get("val")
+    if isinstance(node.target, HigherOrderOperator) and not _is_launch(node):
         return node.meta.get("val")
     # Anew, not the trace's: a trace may serve many nodes, whose values are different memory.
     known = node.meta.get("val")
@@ -238,6 +256,10 @@ def _evaluate(node: fx.Node, new: fx.Node) -> Any:
         return known.new_empty_strided(known.shape, known.stride())
     args, kwargs = fake_values(new.args), fake_values(new.kwargs)
     return node.target(*args, **kwargs)
+
+
+def _is_launch(node: fx.Node) -> bool:
+    return str(node.target) == "triton_kernel_wrapper_functional"
 
 
 def _makes_new_memory(node: fx.Node) -> bool:

@@ -18,13 +18,16 @@ from torch import Tensor
 from vllm_ir import envs, ops, rules
 from vllm_ir.ops.activation import check_approximate
 from vllm_ir.platforms import CudaPlatform, RocmPlatform
+from vllm_ir.providers.triton.lookup import define_when_asked
 
 
 def why_unsupported() -> str:
     """Return why Triton can't run in this process, "" when it can."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    if not (envs.triton_interprets() or CudaPlatform().is_available() or RocmPlatform().is_available()):
+    if not (
+        envs.triton_interprets() or CudaPlatform().is_available() or RocmPlatform().is_available()
+    ):
         return "Triton needs a GPU that torch can use"
     return ""
 
@@ -51,12 +54,15 @@ _NORM = (
 )
 _ADD = (
     rules.same_device("x_residual", "x")
-    & rules.dtype("x_residual", *_FLOATS)
+    & rules.same_dtype("x_residual", "x")
     & rules.same_shape("x_residual", "x")
     & rules.last_dim_contiguous("x_residual")
     & rules.flattens_for_free("x_residual")
 )
 _GATED = _ROWS & rules.last_dim_multiple_of("x", 2)
+
+
+define_when_asked()
 
 
 def _operators() -> ModuleType:

@@ -22,7 +22,15 @@ def _read(x, residual, columns, mask, HAS_RESIDUAL: tl.constexpr):
 
 @triton.jit
 def _write(
-    value, scale, weight, out, total, columns, mask, HAS_WEIGHT: tl.constexpr, HAS_TOTAL: tl.constexpr
+    value,
+    scale,
+    weight,
+    out,
+    total,
+    columns,
+    mask,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_TOTAL: tl.constexpr,
 ):
     if HAS_TOTAL:
         tl.store(total + columns, value.to(total.dtype.element_ty), mask=mask)
@@ -61,6 +69,13 @@ def norm_kernel(
     out += row * WIDTH
     total += row * WIDTH
     block = tl.arange(0, BLOCK)
+    # The order of the sum follows from how the values lie in threads. Triton chooses that for the
+    # widest access among x, residual and out; out is a new tensor, aligned as WIDTH allows. Where
+    # that is less than 16 bytes, x and residual must not have more for standing alone or padded: a
+    # zero that the compiler doesn't know takes from it what it knows of their alignment.
+    if (WIDTH * out.dtype.element_ty.primitive_bitwidth) % 128 != 0:
+        x += tl.program_id(1)
+        residual += tl.program_id(1)
     if WIDTH <= BLOCK:
         mask = block < WIDTH
         value = _read(x, residual, block, mask, HAS_RESIDUAL)

@@ -18,7 +18,7 @@ import triton
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.library import custom_op, triton_op, wrap_triton
 from triton.runtime.interpreter import InterpretedFunction
 
@@ -67,7 +67,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
     with _device_of(x):
         for first, programs in _launches(out, _rows(x)):
             wrap_triton(norm_kernel)[(programs,)](
-                *(x, x, x if weight is None else weight, out, out),
+                *(x, x, x if weight is None else weight, out, x),
                 *(_row_stride(x), 0, first, epsilon),
                 **options,
             )
@@ -139,10 +139,14 @@ def _row_stride(x: Tensor) -> int:
 
 
 def _launches(out: Tensor, programs: int) -> Iterator[tuple[int, int]]:
-    """Yield the first program and the number of programs of each launch; none for nothing."""
-    if guard_or_false(out.numel() == 0):
+    """Yield the first program and the number of programs of each launch; none for nothing.
+
+    A number that isn't known while compiling is taken for that of one launch, without a guard.
+    Launching no program does nothing.
+    """
+    if statically_known_true(out.numel() == 0):
         return
-    if not guard_or_false(programs > PROGRAMS):
+    if not statically_known_true(programs > PROGRAMS):
         yield 0, programs
         return
     for first in range(0, programs, PROGRAMS):
