@@ -35,8 +35,8 @@ from vllm_ir.testing import assert_matches_native, measure, refusal
 assert os.environ["TRITON_INTERPRET"] == "1", "run it through test_triton_interpreted.py"
 
 NORMS = (ir.ops.rms_norm, ir.ops.fused_add_rms_norm)
-# Below, inside and above the widest row that is held at once; both sides of a power of two.
-WIDTHS = (1, 7, 64, 129, 1000, 4096, 4104, 20001)
+WIDTHS = (1, 7, 64, 129, 1000, 4096)
+WIDE = operators.WIDEST_ROW + 1001  # read twice
 HALF = (torch.float16, torch.bfloat16)
 MOVED = 1e-3  # the share of 16-bit values that another order of a sum may move
 # NumPy says so where a kernel computes with infinities, as it should.
@@ -44,15 +44,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarn
 
 
 @pytest.fixture(autouse=True)
-def bfloat16_is_rounded(monkeypatch):
-    """Round to the nearest value, as GPUs do: the interpreter cuts digits off."""
-    cut = interpreter._convert_float
+def bfloat16_is_converted_as_on_a_gpu(monkeypatch):
+    """The interpreter cuts digits off instead of rounding, and spoils subnormal values."""
 
     def convert(data, source, target, mode):
-        if (source, target) != (tl.float32, tl.bfloat16):
-            return cut(data, source, target, mode)
-        rounded = torch.from_numpy(np.ascontiguousarray(data)).to(torch.bfloat16)
-        return rounded.view(torch.uint16).numpy()
+        bits = torch.from_numpy(np.ascontiguousarray(data))
+        if (source, target) == (tl.float32, tl.bfloat16):
+            return bits.to(torch.bfloat16).view(torch.uint16).numpy()
+        assert (source, target) == (tl.bfloat16, tl.float32)
+        return bits.view(torch.bfloat16).float().view(torch.uint32).numpy()
 
     monkeypatch.setattr(interpreter, "_convert_float", convert)
 
@@ -103,14 +103,21 @@ def check(op, norm, refuses=""):
 def test_widths(op, dtype, weight):
     for width in WIDTHS:
         for variance_size in {None, (width + 1) // 2}:
-            check(op, Norm(dtype, (3, width), weight, variance_size=variance_size))
+            check(op, Norm(dtype, (2, width), weight, variance_size=variance_size))
+
+
+def test_wide_rows(op, dtype):
+    for weight, variance_size in zip(WEIGHTS, (None, 5000, operators.WIDEST_ROW + 1), strict=True):
+        norm = Norm(dtype, (2, WIDE), weight, variance_size=variance_size)
+        for agreement in assert_matches_native(op, "triton", *norm.args(op.name)):
+            assert dtype not in HALF or agreement.share < MOVED, agreement
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_few_of_many_values_differ(op, dtype, weight):
-    norm = Norm(dtype, (64, 4096), weight)
+    norm = Norm(dtype, (16, 4096), weight)
     for agreement in assert_matches_native(op, "triton", *norm.args(op.name)):
-        assert agreement.largest_ulp <= (8 if dtype is torch.float32 else 1), agreement
+        assert agreement.largest_ulp <= (8 if dtype is torch.float32 else 2), agreement
         assert agreement.share < (1 if dtype is torch.float32 else MOVED), agreement
 
 
@@ -131,8 +138,8 @@ def test_layouts(op, dtype, layout):
 
 def test_rows_that_overlap(op, dtype):
     line = Norm(dtype, (300,)).args("rms_norm")[0]
-    for strides in ((1, 1), (16, 1), (0, 1), (65, 1)):
-        x = line.as_strided((4, 64), strides)
+    for row_stride in (0, 16, 65):
+        x = line.as_strided((4, 64), (row_stride, 1))
         activations = (x,) if op.name == "rms_norm" else (x, x)
         assert_matches_native(op, "triton", *activations, None, 1e-6)
 
@@ -186,13 +193,13 @@ def check_gated(gated, x):
 
 
 def test_widths_of_activations(gated, dtype):
-    for d in (1, 2, 7, 129, 1000, 1024, 4097):
+    for d in (1, 2, 7, 129, 1000, 1025):
         check_gated(gated, x_of(d, dtype))
 
 
 def test_few_of_many_activations_differ(gated, dtype):
     for scale in (0.1, 1, 2):
-        check_gated(gated, x_of(4096, dtype, rows=16) * scale)
+        check_gated(gated, x_of(4096, dtype, rows=4) * scale)
 
 
 def test_activations_are_near_the_truth(gated, dtype):
@@ -200,7 +207,7 @@ def test_activations_are_near_the_truth(gated, dtype):
 
     The arguments of exp and erfc grow to 60 there, and so does the effect of their roundings.
     """
-    x = x_of(4096, dtype, rows=4) * 2
+    x = x_of(4096, dtype, rows=2) * 2
     (got,) = results_of(gated.op, (x, *gated.more))
     truth = gated_truth_of(gated, x)
     bound = 1.1 * (torch.finfo(dtype).eps + 160 * torch.finfo(torch.float32).eps)
@@ -268,7 +275,7 @@ def test_nothing_is_launched_for_no_rows_or_no_columns(monkeypatch, dtype):
     monkeypatch.delattr(operators, "wrap_triton")
     for (op, args_of), shape in itertools.product(calls(), EMPTY):
         results_of(op, args_of(dtype, shape))
-    with pytest.raises(NameError, match="wrap_triton"):
+    with pytest.raises(ir.IrRuntimeError, match="wrap_triton"):
         results_of(ir.ops.silu_and_mul, (torch.ones(1, 2),))
 
 
@@ -277,27 +284,22 @@ def test_more_programs_than_a_launch_may_have(monkeypatch, dtype):
     wrap, launches = operators.wrap_triton, []
     monkeypatch.setattr(operators, "wrap_triton", lambda k: launches.append(k) or wrap(k))
     for op, args_of in calls():
-        for rows in (3, 4, 5, 9):
-            assert_matches_native(op, "triton", *args_of(dtype, (rows, 4400)))
-    assert len(launches) > 2 * 4 * len(list(calls()))
+        for rows in (4, 9):
+            assert_matches_native(op, "triton", *args_of(dtype, (rows, 2200)))
+    assert len(launches) > 2 * 2 * len(list(calls()))
 
 
 def test_a_row_does_not_depend_on_the_batch(dtype):
     for (op, args_of), width in itertools.product(calls(), (130, 1000)):
-        x, *rest = args_of(dtype, (5, width))
-        others = [r.split(1) if r is not None and r.dim() == 2 else [r] * 5 for r in tensors(rest)]
-        plain = [r for r in rest if not (r is None or isinstance(r, torch.Tensor))]
-        together = results_of(op, (x, *rest))
-        rows = [
-            results_of(op, (row, *(o[i] for o in others), *plain))
-            for i, row in enumerate(x.split(1))
-        ]
-        for i, result in enumerate(together):
-            assert torch.equal(result, torch.cat([row[i] for row in rows]))
+        args = args_of(dtype, (5, width))
+        together = results_of(op, args)
+        for i in range(5):
+            alone = results_of(op, [a[i : i + 1] if is_matrix(a) else a for a in args])
+            assert all(torch.equal(t[i : i + 1], a) for t, a in zip(together, alone, strict=True))
 
 
-def tensors(values):
-    return [v for v in values if v is None or isinstance(v, torch.Tensor)]
+def is_matrix(argument):
+    return isinstance(argument, torch.Tensor) and argument.dim() == 2
 
 
 @pytest.mark.parametrize("op_and_args", list(calls()), ids=lambda pair: pair[0].name)
@@ -314,10 +316,11 @@ def test_operators_keep_torchs_rules(op_and_args):
 # --- compiled
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 def test_compiled_code_gives_eagers_bits():
     def layer(x, residual, weight):
-        x, residual = ir.ops.fused_add_rms_norm(x * 2, residual, weight, 1e-6)
-        x = ir.ops.rms_norm(x + 1, None, 1e-6, 100)
+        x, residual = ir.ops.fused_add_rms_norm(x, residual, weight, 1e-6)
+        x = ir.ops.rms_norm(x, None, 1e-6, 100)
         return ir.ops.silu_and_mul(x), ir.ops.gelu_and_mul(x, "tanh"), residual
 
     for op in (*NORMS, *{gated.op for gated in GATED}):
