@@ -86,11 +86,7 @@ def check(op, norm, refuses=""):
     assert refuses in reason, norm
     if reason:
         return
-    agreements = assert_matches_native(op, "triton", *args, donating=op.allow_inplace)
-    if norm.dtype in HALF:
-        for agreement in agreements:
-            # Of few values one may be too many.
-            assert agreement.differing <= max(1, MOVED * agreement.numel), f"{norm}: {agreement}"
+    assert_matches_native(op, "triton", *args, donating=op.allow_inplace)
     if norm.values not in ("nan", "inf", "overflow"):
         for got, truth in zip(results_of(op, args), truth_of(op.name, args), strict=True):
             assert_near_truth(got, truth)
@@ -108,14 +104,13 @@ def test_widths(op, dtype, weight):
 
 def test_wide_rows(op, dtype):
     for weight, variance_size in zip(WEIGHTS, (None, 5000, operators.WIDEST_ROW + 1), strict=True):
-        norm = Norm(dtype, (2, WIDE), weight, variance_size=variance_size)
-        for agreement in assert_matches_native(op, "triton", *norm.args(op.name)):
-            assert dtype not in HALF or agreement.share < MOVED, agreement
+        check(op, Norm(dtype, (2, WIDE), weight, variance_size=variance_size))
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_few_of_many_values_differ(op, dtype, weight):
-    norm = Norm(dtype, (16, 4096), weight)
+    """Many rows: in one of bfloat16 all values with one significand may lie next to a boundary."""
+    norm = Norm(dtype, (64, 1000), weight)
     for agreement in assert_matches_native(op, "triton", *norm.args(op.name)):
         assert agreement.largest_ulp <= (8 if dtype is torch.float32 else 2), agreement
         assert agreement.share < (1 if dtype is torch.float32 else MOVED), agreement

@@ -116,12 +116,12 @@ def test_what_is_not_aligned_is_read_value_by_value(dtype, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_the_compiler_keeps_the_rounding_points(dtype):
+    short = dtype.replace("fp", "f")
+
     def roundings(made):
-        pairs, single = (
-            len(re.findall(rf"cvt\.rn\.{name}\.f32", made.asm["ptx"]))
-            for name in (f"{dtype}x2".replace("fp", "f"), dtype.replace("fp", "f"))
-        )
-        return 2 * pairs + single
+        """Count the values that are rounded: by conversions, or by products in 16 bits."""
+        found = re.findall(rf"(?:cvt\.rn|mul)\.{short}(x2)?(?:\.f32)?\s", made.asm["ptx"])
+        return sum(2 if pair else 1 for pair in found)
 
     values = 4096 // 256  # of each thread
     assert roundings(norm(dtype, 4096)) == values
