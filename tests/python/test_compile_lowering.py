@@ -112,9 +112,9 @@ def test_a_report_is_data_and_text():
         "",
         "graph 0 (forward)",
         "  node                module  op                  runs    others"
-        "                            clones",
+        "                                                              clones",
         "  fused_add_rms_norm  -       fused_add_rms_norm  native  "
-        "vllm_c: not in the priority list  -",
+        "triton: not in the priority list; vllm_c: not in the priority list  -",
     ]
 
 

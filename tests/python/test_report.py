@@ -160,9 +160,11 @@ DECISIONS = [
     "DEBUG vllm_ir: vllm_ir.rms_norm: vllm_c runs",
     "  vllm_c  selected",
     "  native  not reached",
+    "  triton  not in the priority list",
     "DEBUG vllm_ir: vllm_ir.rms_norm: native runs",
     '  vllm_c  rejected: x.dtype is float64; needs dtype("x") in {float32, float16, bfloat16}',
     "  native  selected",
+    "  triton  not in the priority list",
 ]
 
 
