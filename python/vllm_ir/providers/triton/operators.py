@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.library import custom_op, triton_op, wrap_triton
+from torch.library import custom_op, triton_op
 from triton.runtime.interpreter import InterpretedFunction
 
 from vllm_ir.providers.triton.kernels import gated_kernel, norm_kernel
@@ -29,11 +29,13 @@ WIDEST_BLOCK = 1024  # of an activation: 8 values in each of 128 threads, 16 byt
 PROGRAMS = 2**31 - 1  # of one launch
 
 _Functional = Callable[..., Any]
+_INTERPRETED = isinstance(norm_kernel, InterpretedFunction)
+# Not every torch lets kernels of the interpreter through. Torch looks for calls of this name.
+wrap_triton: Any = (lambda kernel: kernel) if _INTERPRETED else torch.library.wrap_triton
 
 
 def _define(name: str, fake: _Functional) -> Callable[[_Functional], _Functional]:
-    interpreted = isinstance(norm_kernel, InterpretedFunction)
-    define: Any = custom_op if interpreted else triton_op
+    define: Any = custom_op if _INTERPRETED else triton_op
 
     def decorate(fn: _Functional) -> _Functional:
         operator = define(f"vllm_ir_triton::{name}", fn, mutates_args=())
@@ -56,14 +58,7 @@ def _gated_of(x: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None) -> Tensor:
     """Launch `norm_kernel` on rows of x."""
     out = _norm_of(x)
-    width = x.shape[-1]
-    options = {
-        "WIDTH": width,
-        "VARIANCE_SIZE": width if variance_size is None else variance_size,
-        "HAS_RESIDUAL": False,
-        "HAS_WEIGHT": weight is not None,
-        **_row_block(width),
-    }
+    options = _norm_options(x, weight, variance_size, has_residual=False)
     with _device_of(x):
         for first, programs in _launches(out, _rows(x)):
             wrap_triton(norm_kernel)[(programs,)](
@@ -87,14 +82,7 @@ def fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Launch `norm_kernel` on rows of x + x_residual."""
     out, total = _norm_of(x), _norm_of(x)
-    width = x.shape[-1]
-    options = {
-        "WIDTH": width,
-        "VARIANCE_SIZE": width if variance_size is None else variance_size,
-        "HAS_RESIDUAL": True,
-        "HAS_WEIGHT": weight is not None,
-        **_row_block(width),
-    }
+    options = _norm_options(x, weight, variance_size, has_residual=True)
     with _device_of(x):
         for first, programs in _launches(out, _rows(x)):
             wrap_triton(norm_kernel)[(programs,)](
@@ -121,6 +109,19 @@ def act_and_mul(x: Tensor, activation: str) -> Tensor:
         for first, programs in _launches(out, _rows(x) * triton.cdiv(width, block)):
             wrap_triton(gated_kernel)[(programs,)](x, out, _row_stride(x), first, **options)
     return out
+
+
+def _norm_options(
+    x: Tensor, weight: Tensor | None, variance_size: int | None, *, has_residual: bool
+) -> dict[str, int]:
+    width = x.shape[-1]
+    return {
+        "WIDTH": width,
+        "VARIANCE_SIZE": width if variance_size is None else variance_size,
+        "HAS_RESIDUAL": has_residual,
+        "HAS_WEIGHT": weight is not None,
+        **_row_block(width),
+    }
 
 
 def _row_block(width: int) -> dict[str, int]:
