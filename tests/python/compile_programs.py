@@ -119,10 +119,12 @@ def _with(program: Program, **changes: object) -> Program:
 # ---- many ----------------------------------------------------------------------------------------
 
 
-def failures(seeds: Iterable[int], depth: str, counts: Counter[str]) -> Iterator[tuple[int, str]]:
+def failures(
+    seeds: Iterable[int], depth: str, counts: Counter[str], rows: int = 6
+) -> Iterator[tuple[int, str]]:
     """Run programs by seed and yield those that are wrong, with what is wrong."""
     for seed in seeds:
-        program = draw_program(seed, depth)
+        program = draw_program(seed, depth, rows)
         counts["programs"] += 1
         counts[program.route] += 1
         try:
@@ -157,6 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--depth", choices=("passes", "inductor"), default="passes")
+    parser.add_argument("--rows", type=int, default=6, help="of most inputs (default: 6)")
     parser.add_argument("--invalid", action="store_true", help="programs that must be refused")
     parser.add_argument("--forever", action="store_true")
     chosen = parser.parse_args(arguments)
@@ -166,11 +169,12 @@ def main(arguments: list[str] | None = None) -> int:
     numbers = itertools.count(chosen.seed)
     seeds = numbers if chosen.forever else itertools.islice(numbers, chosen.count)
     seeds = _telling(seeds, counts, start)
-    found = unrefused(seeds, counts) if chosen.invalid else failures(seeds, chosen.depth, counts)
+    depth, rows = chosen.depth, chosen.rows
+    found = unrefused(seeds, counts) if chosen.invalid else failures(seeds, depth, counts, rows)
     for seed, wrong in found:
         print(f"==== seed {seed}: {wrong}", flush=True)
         if not chosen.invalid:
-            small = shortest(draw_program(seed, chosen.depth))
+            small = shortest(draw_program(seed, depth, rows))
             print(script(small, check(small)), flush=True)
     _tell(counts, start)
     return min(counts["failed"], 100)

@@ -35,10 +35,10 @@ def one_thread():
     torch._dynamo.reset()
 
 
-def assert_sound(seeds, depth="passes"):
+def assert_sound(seeds, depth="passes", rows=6):
     counts = Counter()
-    for seed, wrong in failures(seeds, depth, counts):
-        small = shortest(draw_program(seed, depth))
+    for seed, wrong in failures(seeds, depth, counts, rows):
+        small = shortest(draw_program(seed, depth, rows))
         pytest.fail(f"seed {seed}: {wrong}\n{script(small, check(small))}")
     assert counts["programs"] == len(seeds)
     assert counts["invalid"] + counts["wrong in torch itself"] < len(seeds) / 5 + 3
@@ -59,6 +59,14 @@ def test_more_compiled_programs(part):
 @pytest.mark.parametrize("part", range(4))
 def test_programs_through_inductor(part):
     assert_sound(range(part, 40, 4), "inductor")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning")
+def test_programs_on_one_row():
+    """A batch of one, whose stride means nothing."""
+    assert_sound(range(300), rows=1)
+    assert_sound(range(16), "inductor", rows=1)
 
 
 def test_programs_that_use_what_they_gave_away_are_refused():

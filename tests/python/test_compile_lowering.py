@@ -264,6 +264,24 @@ def test_kernels_get_the_strides_that_their_rules_saw(write, taken, provider):
         assert provider in {n.selected for n in ir.explain(compiled).nodes}
 
 
+@pytest.mark.parametrize("shape", [(1, 16), (1, 1, 16), (5, 16), (0, 16)])
+@pytest.mark.parametrize("call", [FUSED, FUSED.maybe_inplace])
+@pytest.mark.parametrize("source", ["product", "concatenation"])
+def test_halves_of_a_split_are_overwritten_where_they_lie(source, call, shape):
+    """The stride of a single row means nothing, and is another one in the graph and in code."""
+    FUSED.set_default(["vllm_c"])
+    wide = torch.linspace(-1, 1, 16 * 32).view(16, 32)
+
+    def f(x, r):
+        both = x @ wide if source == "product" else torch.cat([x, r], -1).sin() * 2
+        a, b = both.split(16, -1)
+        y, total = call(a, b.clone() if source == "product" else r * 3, W, 1e-6)
+        return y, total, b + 1
+
+    report = compiled_and_equal(f, torch.randn(shape), torch.randn(shape))
+    assert [n.selected for n in report.nodes] == ["vllm_c"]
+
+
 # ---- in-place implementations --------------------------------------------------------------------
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from torch import fx
 from torch._ops import OpOverload
 
-from vllm_ir.compile.graph import is_higher_order, value_of
+from vllm_ir.compile.graph import is_higher_order, value_of, written_args
+from vllm_ir.compile.inductor_mends import copy_nothing_onto_itself
 
 _KEY = "eager_input_vals"
 
@@ -25,6 +26,8 @@ def keep_strides(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op == "call_function" and _is_kernel(node) and _KEY not in node.meta:
             node.meta[_KEY] = (_values(node.args), _values(node.kwargs))
+            if written_args(node):
+                copy_nothing_onto_itself()
 
 
 def _is_kernel(node: fx.Node) -> bool:

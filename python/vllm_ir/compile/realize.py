@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 
 from vllm_ir.compile.alias import AliasClasses
 from vllm_ir.compile.graph import is_higher_order, storages_of, value_of, written_args
-from vllm_ir.compile.inductor_names import keep_new_names
+from vllm_ir.compile.inductor_mends import keep_new_names
 from vllm_ir.compile.layout import insert_call
 from vllm_ir.compile.marks import REALIZED
 
