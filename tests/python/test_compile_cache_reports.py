@@ -220,6 +220,26 @@ def test_h10_a_hit_has_its_report(fresh_cache):
     assert "code from a cache" in str(second)
 
 
+def test_equal_graphs_behind_autograd_share_a_report(fresh_cache):
+    """Inductor's cache has the code of another function; then AOTAutograd's has the second's."""
+    op = new_toy("a")
+    op.set_default(["a"])
+    spellings = [lambda x: op(x) * 3, lambda x: torch.mul(op(x), 3), lambda x: torch.mul(op(x), 3)]
+    reports = []
+    for function in spellings:
+        torch._dynamo.reset()
+        f = torch.compile(function, backend="vllm_ir", fullgraph=True)
+        with torch.no_grad():
+            torch.testing.assert_close(f(X), X * 3)
+        reports.append(ir.explain(f))
+    assert (
+        counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+        >= 2
+    )
+    assert [[g.cached for g in r.graphs] for r in reports] == [[False], [True], [True]]
+    assert reports[0].nodes == reports[1].nodes == reports[2].nodes
+
+
 def test_a_hit_whose_report_was_deleted_is_right_all_the_same(fresh_cache):
     def delete():
         folder = os.path.dirname(sink.side_file("x"))

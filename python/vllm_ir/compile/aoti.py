@@ -17,7 +17,6 @@ from torch._inductor.exc import InductorError
 from torch.export import ExportedProgram
 
 from vllm_ir.compile import sink
-from vllm_ir.compile.backend import POST_PASS, users_passes
 from vllm_ir.compile.config import CompileConfig, split_options
 from vllm_ir.compile.export import (
     check_config,
@@ -26,6 +25,7 @@ from vllm_ir.compile.export import (
     forget_donations,
 )
 from vllm_ir.compile.guard_free import without_guards
+from vllm_ir.compile.hooks import POST_PASS, add_pass
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import CompileReport, GraphReport
 from vllm_ir.errors import IrError, IrTypeError, IrValueError
@@ -91,7 +91,7 @@ def aoti_package(
     check_declared(program)
     lowering = _LoweringForPackage(config, Selection.in_force(), uuid.uuid4().hex)
     patches = {**config.inductor_options(), **theirs}
-    patches[POST_PASS] = [*users_passes(patches), lowering]
+    add_pass(patches, POST_PASS, lowering)
     try:
         torch._inductor.aoti_compile_and_package(
             program, package_path=path, inductor_configs=patches

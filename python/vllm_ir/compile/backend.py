@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend `vllm_ir` of `torch.compile`, and `vllm_ir.compile` on top of it."""
 
-import hashlib
 import uuid
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from vllm_ir import _C
-from vllm_ir.compile import fingerprint, sink
+from vllm_ir.compile import fingerprint
 from vllm_ir.compile.choose import node_report
 from vllm_ir.compile.compilations import (
     Compilation,
@@ -21,17 +20,17 @@ from vllm_ir.compile.compilations import (
 from vllm_ir.compile.config import CompileConfig, mode_options, split_options
 from vllm_ir.compile.functionalize import functionalize
 from vllm_ir.compile.graph import ir_nodes, tensors_of
+from vllm_ir.compile.hooks import JOINT_PASS, POST_PASS, add_pass
 from vllm_ir.compile.pipeline import PostGradPass
 from vllm_ir.compile.report import GraphReport
-from vllm_ir.compile.size_guards import guards_of, sizes_of
+from vllm_ir.compile.report_names import NameByGraph, report_file
+from vllm_ir.compile.size_guards import sizes_of
 from vllm_ir.compile.trace import fake_values
 from vllm_ir.errors import IrRuntimeError
 from vllm_ir.guards import guard_selection
 from vllm_ir.log import logger
 from vllm_ir.op import IrOp
 from vllm_ir.selection import Selection, token_now
-
-POST_PASS = "post_grad_custom_post_pass"
 
 
 class Backend:
@@ -78,9 +77,11 @@ class Backend:
         guard_selection()
         count = len(IrOp.registry)
         token = token_now(count)
-        post_grad = _begin(gm, config, found.refused, autograd)
+        post_grad, identity = _begin(gm, config, found.refused, autograd)
         patches = {**config.inductor_options(), **theirs}
-        patches[POST_PASS] = [*users_passes(patches), post_grad]
+        add_pass(patches, POST_PASS, post_grad)
+        if identity is not None:
+            add_pass(patches, JOINT_PASS, NameByGraph(post_grad.key, identity))
         compiled = compile_fx(gm, example_inputs, config_patches=patches)
         if token_now(count) != token:  # what the guard will be compared with
             raise IrRuntimeError(
@@ -95,15 +96,16 @@ def _begin(
     config: CompileConfig,
     refused: dict[str, str],
     autograd: GraphReport | None,
-) -> PostGradPass:
+) -> tuple[PostGradPass, str | None]:
+    """Enter the compilation into the ledger; return its pass, and the identity of its choices."""
     selection = Selection.in_force()
     key = uuid.uuid4().hex
     ops = fingerprint.ops_called(gm)
     identity = fingerprint.of(config, selection, ops)
-    file = "" if identity is None else sink.side_file(_graph_digest(gm, identity))
+    file = "" if identity is None else report_file(gm, identity)
     code, owner = caller_of_backend()
     enter(Compilation(key, code, owner, refused, autograd, unwrapped_calls(gm)))
-    return PostGradPass(config, selection, key, file, ops, sizes_of(gm.graph))
+    return PostGradPass(config, selection, key, file, ops, sizes_of(gm.graph)), identity
 
 
 def _what_autograd_takes(gm: fx.GraphModule) -> GraphReport | None:
@@ -142,34 +144,6 @@ def _with_inputs_apart(
         return compiled(*_C.keep_apart(args, positions))
 
     return run
-
-
-def users_passes(patches: dict[str, Any]) -> list[Any]:
-    """Return the user's own passes, from the options or from Inductor's configuration."""
-    import torch._inductor.config as inductor
-
-    passes = patches[POST_PASS] if POST_PASS in patches else getattr(inductor, POST_PASS)
-    if passes is None:
-        return []
-    return list(passes) if isinstance(passes, (list, tuple)) else [passes]
-
-
-def _graph_digest(gm: fx.GraphModule, identity: str) -> str:
-    """Return the name under which the reports of equal graphs are kept.
-
-    What autocast and the default dtype do shows in the values, bodies of operators included.
-    """
-    parts = [identity, repr((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))]
-    parts += guards_of(gm.graph)
-    for module in gm.modules():
-        if isinstance(module, fx.GraphModule):
-            parts.append(module.code)
-            parts += [_described(t) for node in module.graph.nodes for t in tensors_of(node)]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-
-
-def _described(t: Tensor) -> str:
-    return f"{t.dtype} {t.device} {tuple(t.shape)} {t.stride()} {t.requires_grad}"
 
 
 backend = Backend()

@@ -21,20 +21,23 @@ from vllm_ir.log import logger
 
 @dataclass
 class _Entry:
-    path: str
+    paths: list[str]
     sizes: dict[str, int] = field(default_factory=dict)
     graphs: list[GraphReport] = field(default_factory=list)
 
     def all_graphs(self) -> list[GraphReport]:
         """What ran here, and what was kept of kinds that did not: their code came from a cache."""
         ran = {g.kind for g in self.graphs}
-        kept = [g for g in _read(self.path) if g.kind not in ran and hold(g.guards, self.sizes)]
-        return kept + self.graphs
+        for path in self.paths:
+            kept = [g for g in _read(path) if g.kind not in ran and hold(g.guards, self.sizes)]
+            if kept:
+                return kept + self.graphs
+        return list(self.graphs)
 
-    def to_keep(self) -> list[GraphReport]:
-        """What ran here, and what was kept for other sizes or other kinds of graphs."""
+    def to_keep(self, path: str) -> list[GraphReport]:
+        """What ran here, and what a file has for other sizes or other kinds of graphs."""
         ran = {(g.kind, *g.guards) for g in self.graphs}
-        return [g for g in _read(self.path) if (g.kind, *g.guards) not in ran] + self.graphs
+        return [g for g in _read(path) if (g.kind, *g.guards) not in ran] + self.graphs
 
 
 _entries: dict[str, _Entry] = {}
@@ -50,7 +53,20 @@ def open_entry(key: str, path: str = "", sizes: dict[str, int] | None = None) ->
         sizes: The symbolic sizes at hand: they tell which of the kept reports are meant.
     """
     with _lock:
-        _entries[key] = _Entry(path, sizes or {})
+        _entries[key] = _Entry([path] if path else [], sizes or {})
+
+
+def keep_also(key: str, path: str) -> None:
+    """Keep the reports of a compilation in another file too; what that has goes to the others."""
+    with _lock:
+        entry = _entries.get(key)
+        if entry is None or path in entry.paths:
+            return
+        found = _read(path)
+        for other in entry.paths:
+            if found and not _read(other):
+                _write(other, found)
+        entry.paths.append(path)
 
 
 def close_entry(key: str) -> None:
@@ -68,9 +84,10 @@ def add(key: str, report: GraphReport, path: str = "") -> None:
         path: The file, for a process in which nobody opened the entry.
     """
     with _lock:
-        entry = _entries.setdefault(key, _Entry(path))
+        entry = _entries.setdefault(key, _Entry([path] if path else []))
         entry.graphs.append(report)
-        _write(entry)
+        for path in entry.paths:
+            _write(path, entry.to_keep(path))
 
 
 def graphs(key: str) -> list[GraphReport]:
@@ -87,16 +104,14 @@ def side_file(name: str) -> str:
     return os.path.join(cache_dir(), "vllm_ir_reports", f"{name}.json")
 
 
-def _write(entry: _Entry) -> None:
-    if not entry.path:
-        return
-    text = json.dumps([g.to_dict() for g in entry.to_keep()], default=str)
+def _write(path: str, reports: list[GraphReport]) -> None:
+    text = json.dumps([g.to_dict() for g in reports], default=str)
     # Not `tempfile`: its files are for one user, and a cache folder may be shared by several.
-    unfinished = Path(f"{entry.path}.{os.getpid()}.{threading.get_ident()}")
+    unfinished = Path(f"{path}.{os.getpid()}.{threading.get_ident()}")
     try:
         unfinished.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_text(text)
-        os.replace(unfinished, entry.path)  # readers see the old file or the new one
+        os.replace(unfinished, path)  # readers see the old file or the new one
     except OSError as error:
         logger.info("vllm_ir.compile: the report can't be kept for cache hits: %s", error)
         with contextlib.suppress(OSError):
@@ -104,7 +119,7 @@ def _write(entry: _Entry) -> None:
 
 
 def _read(path: str) -> list[GraphReport]:
-    if not path or not os.path.exists(path):
+    if not os.path.exists(path):
         return []
     try:
         data: list[dict[str, Any]] = json.loads(Path(path).read_text())
