@@ -51,7 +51,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=names,
         default=["vllm_c"],
         metavar="A,B",
-        help="providers that must run every case (default: vllm_c); others may refuse some",
+        help="providers that must run every case, in time too (default: vllm_c); "
+        "others may refuse some",
     )
     parser.add_argument("--quick", action="store_true", help="few cases and small tensors, for CI")
     parser.add_argument("--no-compiled", action="store_true", help="don't time compiled native")
@@ -79,7 +80,8 @@ def run_parts(findings: Findings, options: argparse.Namespace, cache: int, budge
         device_conformance.check_all(findings, device, quick, options.expect, share, progress)
 
     def graphs() -> None:
-        device_graphs.check_all(findings, device, budget.part(SHARES["graphs"]), progress)
+        share = budget.part(SHARES["graphs"])
+        device_graphs.check_all(findings, device, options.expect, share, progress)
 
     def overhead() -> None:
         device_overhead.measure_all(findings, device, quick)

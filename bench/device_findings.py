@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
+NO_TIME = "no time was left"
 
 
 class Budget:

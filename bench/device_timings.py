@@ -23,7 +23,7 @@ from device_clock import (
     rounds_of,
 )
 from device_contenders import Contender, absent_packages, blank_results, check, contenders_of
-from device_findings import Budget, Findings, Progress
+from device_findings import NO_TIME, Budget, Findings, Progress
 from device_problems import activation_bytes, goals_of, problems
 
 PART = "timings"
@@ -95,7 +95,7 @@ def measure_all(
         findings.skip(PART, module, why)
     for number, problem in enumerate(todo):
         if budget.left <= (0 if quick else LEAST_SECONDS):
-            findings.skip(PART, str(problem), "no time was left")
+            findings.skip(PART, str(problem), NO_TIME)
             continue
         progress(f"timing {problem}")
         share = budget.part(1 / (len(todo) - number))

@@ -380,6 +380,48 @@ def test_what_did_not_fit_is_listed(tmp_path, capsys):
     assert "rms_norm bfloat16 16x4096: no time was left" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("expected", [["vllm_c"], ["native"]])
+def test_time_that_ends_halfway_fails_only_who_was_expected(expected):
+    """A clock that goes on by one second a look: 20 of 27 cases are begun."""
+    ticks = iter(range(1000))
+    found, impl = findings(), ir.ops.silu_and_mul.impls["vllm_c"]
+    budget = Budget(20.5, clock=lambda: float(next(ticks)))
+    device_conformance.check_provider(found, impl, "cpu", device_cases.QUICK, expected, budget)
+    assert sum(row.cases for row in found.conformance) == 20
+    assert all(row.cases for row in found.conformance)
+    cut = [row for row in found.conformance if row.skipped]
+    failed = [
+        f"conformance: silu_and_mul.vllm_c {row.dtype}: expected, but {row.skipped} of 9 cases did "
+        "not run: no time was left; give more with --seconds"
+        for row in cut
+    ]
+    skipped = [
+        f"conformance: silu_and_mul.vllm_c {row.dtype}: {row.skipped} cases: no time was left"
+        for row in cut
+    ]
+    must = expected == ["vllm_c"]
+    assert [str(note) for note in found.failures] == (failed if must else [])
+    assert [str(note) for note in found.skipped] == ([] if must else skipped)
+    found.finished = True
+    assert found.to_dict()["verdict"]["passed"] is not must
+    lines = list(table(found))
+    assert lines[-1].startswith("device_check FAILED: " if must else "device_check passed: ")
+    assert f"  {(failed if must else skipped)[0]}" in lines
+
+
+def test_time_that_ends_before_the_graphs_fails_only_who_was_expected():
+    found = graph_findings(FakeCuda(), seconds=0)
+    assert found.graphs == []
+    left_out = [
+        f"{check}, {problem}"
+        for problem in ("1x4096 bfloat16", "33x1024 float16", "5x768 float32")
+        for check in device_graphs.CHECKS
+    ]
+    assert [note.what for note in found.failures] == [f"vllm_c: {text}" for text in left_out]
+    assert [note.what for note in found.skipped] == [f"native: {text}" for text in left_out]
+    assert {note.why for note in [*found.failures, *found.skipped]} == {"no time was left"}
+
+
 def test_a_budget_counts_from_its_making():
     now = [10.0]
     budget = Budget(100, clock=lambda: now[0])
@@ -474,13 +516,13 @@ def test_the_median_and_the_noise():
 # --- graphs, on a stand-in
 
 
-def graph_findings(cuda):
+def graph_findings(cuda, seconds=60):
     """Make the graph checks as on a GPU, with tensors on the CPU."""
-    found, budget = findings(), Budget(60)
+    found, budget = findings(), Budget(seconds)
     assert {"native", "vllm_c"} <= set(device_graphs.providers())
     for provider in ("native", "vllm_c"):
         own = device_graphs.ops_of(provider, "cpu")
-        device_graphs.check_provider(found, provider, own, "cpu", budget, cuda)
+        device_graphs.check_provider(found, provider, own, "cpu", ["vllm_c"], budget, cuda)
     return found
 
 
@@ -540,7 +582,7 @@ def test_a_provider_that_does_not_run_in_a_chain_is_found(monkeypatch):
         lambda *_: "",  # a chain without an op
     )
     found = findings()
-    device_graphs.check_provider(found, "vllm_c", ["rms_norm"], "cpu", Budget(60), FakeCuda())
+    device_graphs.check_provider(found, "vllm_c", ["rms_norm"], "cpu", [], Budget(60), FakeCuda())
     assert "vllm_c did not run rms_norm" in {r.status for r in found.graphs}
 
 
