@@ -15,6 +15,7 @@ from typing import Any
 
 SCHEMA = 1
 NO_TIME = "no time was left"
+CUDA_ONLY = "CUDA only"
 
 
 class Budget:
@@ -82,10 +83,19 @@ class Findings:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Whether all checks passed; a run that did not finish has not."""
+        """Whether all checks passed, and how many ran; a run that did not finish has not passed.
+
+        Native against itself shows little beyond its distance from the truth, so that its cases
+        are counted apart.
+        """
+        native = sum(row.cases for row in self.conformance if row.provider == "native")
         return {
             "passed": self.finished and not self.failures,
             "finished": self.finished,
+            "against_native": sum(row.cases for row in self.conformance) - native,
+            "native_itself": native,
+            "graph_checks": sum(row.status != CUDA_ONLY for row in self.graphs),
+            "timings": len(self.timings),
             "failures": len(self.failures),
             "skipped": len(self.skipped),
             "seconds": round(self.seconds, 1),

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from device_cases import EPSILON, OPS, normal
-from device_findings import NO_TIME, Budget, Findings, Progress
+from device_findings import CUDA_ONLY, NO_TIME, Budget, Findings, Progress
 from torch import Tensor
 
 import vllm_ir as ir
@@ -22,7 +22,6 @@ from vllm_ir.testing import refusal
 from vllm_ir.testing.agreement import same_bits
 
 PART = "graphs"
-CUDA_ONLY = "CUDA only"
 PROBLEMS = (
     (1, 4096, torch.bfloat16),
     (33, 1024, torch.float16),
@@ -43,7 +42,7 @@ class Replayed:
         provider: who ran.
         ops: the ops of the chain that the provider ran, the others being native.
         problem: rows, width and dtype.
-        status: "ok", "CUDA only", or what was wrong.
+        status: "ok", "CUDA only" where nothing ran, or what was wrong.
     """
 
     check: str
@@ -88,7 +87,9 @@ def check_all(
             continue
         if device != "cuda":
             names = ", ".join(own)
-            findings.graphs += [Replayed(c, provider, names, "", CUDA_ONLY) for c in CHECKS]
+            for check in CHECKS:
+                findings.graphs.append(Replayed(check, provider, names, "", CUDA_ONLY))
+                findings.skip(PART, f"{provider}: {check}", CUDA_ONLY)
             continue
         progress(f"graphs and streams: {provider}")
         check_provider(findings, provider, own, device, expected, budget, cuda)

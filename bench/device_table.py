@@ -106,9 +106,9 @@ def verdict(findings: Findings) -> str:
     """Return the last line."""
     told = findings.verdict
     word = "passed" if told["passed"] else "FAILED"
-    ran = sum(row.cases for row in findings.conformance)
     return (
-        f"device_check {word}: {ran} conformance cases, {len(findings.graphs)} graph checks, "
-        f"{len(findings.timings)} timings; {told['failures']} failures, {told['skipped']} skipped, "
+        f"device_check {word}: {told['against_native']} cases of other providers against native, "
+        f"{told['native_itself']} of native against itself, {told['graph_checks']} graph checks, "
+        f"{told['timings']} timings; {told['failures']} failures, {told['skipped']} skipped, "
         f"{told['seconds']:.0f} s"
     )

@@ -149,7 +149,25 @@ def test_graphs_are_said_to_be_for_cuda(rehearsal):
         (provider, check) for provider in ("native", "vllm_c") for check in device_graphs.CHECKS
     }
     assert {r["status"] for r in found["graphs"]} == {"CUDA only"}
-    assert "CUDA only" in said
+    skipped = {(n["part"], n["what"]): n["why"] for n in found["skipped"]}
+    for row in found["graphs"]:
+        assert skipped["graphs", f"{row['provider']}: {row['check']}"] == "CUDA only"
+    assert "graphs: vllm_c: side stream: CUDA only" in said
+
+
+def test_the_last_line_counts_what_ran(rehearsal):
+    found, said = rehearsal
+    itself = sum(r["cases"] for r in found["conformance"] if r["provider"] == "native")
+    others = sum(r["cases"] for r in found["conformance"] if r["provider"] != "native")
+    assert 0 < itself <= others  # vllm_c runs every case
+    assert found["verdict"]["against_native"] == others
+    assert found["verdict"]["native_itself"] == itself
+    assert found["verdict"]["graph_checks"] == 0
+    assert said.splitlines()[-1].startswith(
+        f"device_check passed: {others} cases of other providers against native, "
+        f"{itself} of native against itself, 0 graph checks, "
+        f"{len(found['timings'])} timings; 0 failures, {len(found['skipped'])} skipped, "
+    )
 
 
 PLANTED = """
@@ -534,6 +552,8 @@ def test_graphs_and_streams_give_the_bits_of_eager():
     assert len(checks) == 2 * len(device_graphs.CHECKS) * len(device_graphs.PROBLEMS)
     assert {r.status for r in found.graphs} == {"ok"}
     assert {r.ops for r in found.graphs} == {", ".join(OPS)}
+    assert found.verdict["graph_checks"] == len(checks)
+    assert f", {len(checks)} graph checks, " in list(table(found))[-1]
 
 
 def test_a_capture_is_warmed_up_on_a_side_stream():
