@@ -4,7 +4,7 @@
 One command, under eight minutes: says what the machine and the build are, checks every provider
 against native and the truth, captures and replays graphs, measures what a call costs the host and
 how fast the kernels are beside the device's own copy. Prints one table, and exits with 1 when a
-check failed, with 2 when there is no such device.
+check failed, with 2 when there is no such device or the JSON file can't be written.
 
     python bench/device_check.py [--json FILE] [--seconds 420] [--expect vllm_c,triton]
     python bench/device_check.py --device cpu --quick    # a rehearsal, in half a minute
@@ -23,7 +23,7 @@ import device_timings
 import torch
 from contenders import keep_freed_memory
 from device_facts import cache_bytes, describe, why_not
-from device_findings import Budget, Findings, Progress
+from device_findings import Budget, Findings, Progress, why_unwritable
 from device_table import table
 
 import vllm_ir as ir
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit code."""
     options = parse(argv)
     budget = Budget(options.seconds)
-    reason = why_not(options.device)
+    reason = why_not(options.device) or why_unwritable(options.json)
     if reason:
         print(reason, file=sys.stderr)
         return 2

@@ -116,6 +116,25 @@ class Findings:
             self.json_file.write_text(text + "\n")
 
 
+def why_unwritable(file: Path | None) -> str:
+    """Return the sentence that says why a file can't be written, "" when it can or there is none.
+
+    The file exists afterwards, and keeps what it had.
+    """
+    if file is None:
+        return ""
+    if not file.parent.is_dir():
+        return (
+            f"device_check: --json {file} needs the folder {file.parent}, and there is none. "
+            "Make it, or name another file."
+        )
+    try:
+        file.open("a").close()
+    except OSError as error:
+        return f"device_check: --json {file} can't be written: {error.strerror}. Name another file."
+    return ""
+
+
 def finite(value: Any) -> Any:
     """Return data with "inf" and "nan" as texts: JSON has no such numbers."""
     if isinstance(value, dict):

@@ -284,6 +284,28 @@ def test_cuda_without_a_gpu_is_one_sentence(monkeypatch, capsys):
     )
 
 
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(device_check, "describe", lambda device: pytest.fail("it went on"))
+    folder = tmp_path / "missing"
+    cases = {
+        folder / "found.json": f"needs the folder {folder}, and there is none. "
+        "Make it, or name another file.",
+        tmp_path: "can't be written: Is a directory. Name another file.",
+    }
+    for file, why in cases.items():
+        assert device_check.main(["--device", "cpu", "--quick", "--json", str(file)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", f"device_check: --json {file} {why}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_can_be_written_keeps_what_it_had(tmp_path):
+    file = tmp_path / "found.json"
+    file.write_text("of the last run")
+    assert device_check.why_unwritable(file) == device_check.why_unwritable(None) == ""
+    assert file.read_text() == "of the last run"
+
+
 def a_tool(tmp_path, monkeypatch, text):
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{text}\n")
