@@ -24,9 +24,10 @@ import device_conformance
 import device_contenders
 import device_facts
 import device_graphs
+import device_table
 import device_timings
 from contenders import Problem
-from device_clock import EventClock, HostClock, Lane, Walk, rounds_of, spread
+from device_clock import EventClock, HostClock, Lane, Spread, Walk, rounds_of, spread
 from device_findings import Budget, Findings, Progress, finite
 from device_problems import activation_bytes, goals_of, problems, set_count
 from device_table import table
@@ -134,6 +135,8 @@ def test_the_fraction_of_a_copy_comes_from_bytes_and_times(rehearsal):
         assert abs(copy["bytes_moved"] - moved[r["problem"]]) <= 1
         if r is not copy:
             assert r["bytes_moved"] == moved[r["problem"]]
+        assert r["noise"] == pytest.approx(r["eager_noise_us"] / r["eager_us"])
+        assert r["noisy"] == (max(r["noise"], copy["noise"]) > 0.1)
         speed = r["bytes_moved"] / r["eager_us"] / 1e3
         assert r["gb_per_s"] == pytest.approx(speed)
         assert r["of_copy"] == pytest.approx(speed / (copy["bytes_moved"] / copy["eager_us"] / 1e3))
@@ -654,6 +657,55 @@ def test_times_of_graphs_are_measured_beside_launches():
     )
     text = "\n".join(table(found))
     assert f"{rows['native'].eager_us:.2f}*" in text
+    assert "  * launched from the host, where others are replayed from a graph" in text
+
+
+def noisy_row(own, of_copy, label="vllm_c", basis="graph"):
+    """Return the row of a contender of 200 us beside a copy of 100 us, with a noise of each."""
+    problem = Problem("rms_norm", 4096, 4096, BF16)
+    sets = ((torch.empty(2**20),),)
+    copy = device_contenders.Contender("copy", abs, sets)
+    ours = device_contenders.Contender(label, abs, sets, provider=label)
+    times = {"copy": Spread(1e5, of_copy * 1e5, 9), label: Spread(2e5, own * 2e5, 9)}
+    still = {"copy": Spread(1e5, 0.0, 9), label: Spread(2e5, 0.0, 9)}
+    pair = (still, times) if basis == "graph" else (times, {})
+    row = device_timings.timed(problem, copy if label == "copy" else ours, copy, *pair, "")
+    assert row.basis == basis
+    return row
+
+
+@pytest.mark.parametrize("basis", ["graph", "eager"])
+@pytest.mark.parametrize(
+    ("own", "of_copy", "time", "fraction"),
+    [
+        (0.09, 0.09, "200.00", "number"),
+        (0.11, 0.0, "200.00~", "~"),
+        (0.0, 0.11, "200.00", "~"),
+        (0.5, 0.5, "200.00~", "~"),
+    ],
+)
+def test_noisy_times_are_marked_and_compared_with_nothing(basis, own, of_copy, time, fraction):
+    row = noisy_row(own, of_copy, basis=basis)
+    assert row.noise == pytest.approx(own)
+    assert row.noisy is (fraction == "~")
+    told = device_table.cell(row, replayed=False).split()
+    assert told == [time, f"{row.of_copy:.2f}" if fraction == "number" else "~"]
+    found = findings()
+    found.timings.append(row)
+    foot = "  ~ noise above 10% of the time; such a time is compared with nothing"
+    assert (foot in list(table(found))) is row.noisy
+
+
+def test_a_goal_is_not_judged_by_noisy_times():
+    problem = Problem("rms_norm", 4096, 4096, BF16)
+    (clear,) = device_timings.goals_for(problem, noisy_row(0.01, 0.01), "cuda")
+    assert str(clear).endswith(" pass")
+    for own, of_copy in ((0.11, 0.0), (0.0, 0.11)):
+        (goal,) = device_timings.goals_for(problem, noisy_row(own, of_copy), "cuda")
+        assert str(goal).endswith("≥ 0.9       too noisy to tell")
+        assert not goal.reached
+    assert device_timings.goals_for(problem, noisy_row(0.0, 0.0), "cpu") == []
+    assert device_timings.goals_for(problem, noisy_row(0.0, 0.0, "native"), "cuda") == []
 
 
 def test_a_walk_that_is_too_long_gets_no_graph():
