@@ -4,7 +4,7 @@
 One command, under eight minutes: says what the machine and the build are, checks every provider
 against native and the truth, captures and replays graphs, measures what a call costs the host and
 how fast the kernels are beside the device's own copy. Prints one table, and exits with 1 when a
-check failed, with 2 when there is no such device.
+check failed, with 2 when there is no such device or the JSON file can't be written.
 
     python bench/device_check.py [--json FILE] [--seconds 420] [--expect vllm_c,triton]
     python bench/device_check.py --device cpu --quick    # a rehearsal, in half a minute
@@ -23,7 +23,7 @@ import device_timings
 import torch
 from contenders import keep_freed_memory
 from device_facts import cache_bytes, describe, why_not
-from device_findings import Budget, Findings, Progress
+from device_findings import Budget, Findings, Progress, why_unwritable
 from device_table import table
 
 import vllm_ir as ir
@@ -51,7 +51,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=names,
         default=["vllm_c"],
         metavar="A,B",
-        help="providers that must run every case (default: vllm_c); others may refuse some",
+        help="providers that must run every case, in time too (default: vllm_c); "
+        "others may refuse some",
     )
     parser.add_argument("--quick", action="store_true", help="few cases and small tensors, for CI")
     parser.add_argument("--no-compiled", action="store_true", help="don't time compiled native")
@@ -79,7 +80,8 @@ def run_parts(findings: Findings, options: argparse.Namespace, cache: int, budge
         device_conformance.check_all(findings, device, quick, options.expect, share, progress)
 
     def graphs() -> None:
-        device_graphs.check_all(findings, device, budget.part(SHARES["graphs"]), progress)
+        share = budget.part(SHARES["graphs"])
+        device_graphs.check_all(findings, device, options.expect, share, progress)
 
     def overhead() -> None:
         device_overhead.measure_all(findings, device, quick)
@@ -97,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit code."""
     options = parse(argv)
     budget = Budget(options.seconds)
-    reason = why_not(options.device)
+    reason = why_not(options.device) or why_unwritable(options.json)
     if reason:
         print(reason, file=sys.stderr)
         return 2

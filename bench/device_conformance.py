@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 from device_cases import DTYPES, FULL, OPS, QUICK, Case, Shape, cases_of
-from device_findings import Budget, Findings, Progress
+from device_findings import NO_TIME, Budget, Findings, Progress
 from torch import Tensor
 
 import vllm_ir as ir
@@ -22,7 +22,7 @@ from vllm_ir.testing.agreement import same_bits
 
 PART = "conformance"
 SHOWN = 3  # failures of a row that are told in full
-NO_TIME = "no time was left"
+MORE_TIME = "give more with --seconds"
 
 
 @dataclass
@@ -127,7 +127,10 @@ def check_provider(
     for row in rows.values():
         name = f"{row.op}.{row.provider} {row.dtype}"
         findings.conformance.append(row)
-        if row.skipped:
+        must = row.provider in expected
+        if row.skipped and row.cases and must:
+            findings.fail(PART, name, cut_off(row))
+        elif row.skipped:
             findings.skip(PART, f"{name}: {row.skipped} cases", NO_TIME)
         if row.failed > SHOWN:
             findings.fail(PART, name, f"{row.failed - SHOWN} more cases failed")
@@ -135,8 +138,14 @@ def check_provider(
         if not row.cases:
             findings.fail(PART, name, f"never ran: {reasons or NO_TIME}")
         elif row.refused:
-            tell = findings.fail if row.provider in expected else findings.skip
+            tell = findings.fail if must else findings.skip
             tell(PART, name, f"did not run in some cases: {reasons}")
+
+
+def cut_off(row: Conformed) -> str:
+    """Say how many cases of an expected provider the end of the time left out."""
+    total = row.cases + sum(row.refused.values()) + row.skipped
+    return f"expected, but {row.skipped} of {total} cases did not run: {NO_TIME}; {MORE_TIME}"
 
 
 def new_row(impl: ir.IrOpImpl, dtype: torch.dtype) -> Conformed:

@@ -9,6 +9,7 @@ import torch
 from machine import describe_machine
 
 from vllm_ir import _build_info
+from vllm_ir.env_report import package_version
 
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
@@ -39,8 +40,9 @@ def why_not(device: str) -> str:
 
 def describe(device: str) -> dict[str, str]:
     """Return the facts that stand above the table: machine, build and, for CUDA, the GPU."""
+    version = package_version() or "version unknown"
     facts = describe_machine() | {
-        "vllm_ir": f"{_build_info.VERSION}, {_build_info.BUILD_TYPE}, by {_build_info.COMPILER}",
+        "vllm_ir": f"{version}, {_build_info.BUILD_TYPE}, by {_build_info.COMPILER}",
         "built for": f"torch {_build_info.TORCH_FULL}, {_kernels_built()}",
         "torch cuda": torch.version.cuda or "none",
     }

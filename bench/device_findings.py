@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
+NO_TIME = "no time was left"
+CUDA_ONLY = "CUDA only"
 
 
 class Budget:
@@ -81,10 +83,19 @@ class Findings:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Whether all checks passed; a run that did not finish has not."""
+        """Whether all checks passed, and how many ran; a run that did not finish has not passed.
+
+        Native against itself shows little beyond its distance from the truth, so that its cases
+        are counted apart.
+        """
+        native = sum(row.cases for row in self.conformance if row.provider == "native")
         return {
             "passed": self.finished and not self.failures,
             "finished": self.finished,
+            "against_native": sum(row.cases for row in self.conformance) - native,
+            "native_itself": native,
+            "graph_checks": sum(row.status != CUDA_ONLY for row in self.graphs),
+            "timings": len(self.timings),
             "failures": len(self.failures),
             "skipped": len(self.skipped),
             "seconds": round(self.seconds, 1),
@@ -103,6 +114,25 @@ class Findings:
         if self.json_file is not None:
             text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
             self.json_file.write_text(text + "\n")
+
+
+def why_unwritable(file: Path | None) -> str:
+    """Return the sentence that says why a file can't be written, "" when it can or there is none.
+
+    The file exists afterwards, and keeps what it had.
+    """
+    if file is None:
+        return ""
+    if not file.parent.is_dir():
+        return (
+            f"device_check: --json {file} needs the folder {file.parent}, and there is none. "
+            "Make it, or name another file."
+        )
+    try:
+        file.open("a").close()
+    except OSError as error:
+        return f"device_check: --json {file} can't be written: {error.strerror}. Name another file."
+    return ""
 
 
 def finite(value: Any) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from device_findings import Findings, Note
+from device_problems import NOISY
 
 LONGEST = 240  # characters of a reason; all of it is in the JSON document
 MOST = 40  # lines of one list
@@ -65,25 +66,33 @@ def overhead(rows: Sequence[Any]) -> Iterator[str]:
 def timings(rows: Sequence[Any]) -> Iterator[str]:
     """Yield a line for each problem: each contender's microseconds, and its fraction of a copy.
 
-    A star stands behind times that were launched from the host where others are from a graph.
+    Marks stand behind a time, and the last lines say what those that occur mean.
     """
     problems = list(dict.fromkeys(r.problem for r in rows))
+    starred = False
     for op in dict.fromkeys(problem.split()[0] for problem in problems):
         mine = [r for r in rows if r.problem.split()[0] == op]
         labels = list(dict.fromkeys(r.contender for r in mine))
         yield f"\n{op + ': us, of copy':<28}" + "".join(f"{label:>20}" for label in labels)
         replayed = any(r.basis == "graph" for r in mine)
+        starred |= replayed and any(r.basis != "graph" for r in mine)
         for problem in dict.fromkeys(r.problem for r in mine):
             cells = {r.contender: cell(r, replayed) for r in mine if r.problem == problem}
             line = "".join(f"{cells.get(label, '-'):>20}" for label in labels)
             yield f"  {problem.partition(' ')[2]:<26}{line}"
+    if starred:
+        yield "  * launched from the host, where others are replayed from a graph"
+    if any(r.noisy for r in rows):
+        yield f"  ~ noise above {NOISY:.0%} of the time; such a time is compared with nothing"
 
 
 def cell(row: Any, replayed: bool) -> str:
-    """Return the time and the fraction of one contender."""
+    """Return the time and the fraction of one contender, no fraction where noise makes it up."""
     time = row.graph_us if row.basis == "graph" else row.eager_us
     star = "*" if replayed and row.basis != "graph" else ""
-    return f"{time:.2f}{star} {row.of_copy:6.2f}"
+    noise = "~" if row.noise > NOISY else ""
+    fraction = "~" if row.noisy else f"{row.of_copy:.2f}"
+    return f"{time:.2f}{star}{noise} {fraction:>6}"
 
 
 def notes(title: str, rows: Sequence[Note]) -> Iterator[str]:
@@ -106,9 +115,9 @@ def verdict(findings: Findings) -> str:
     """Return the last line."""
     told = findings.verdict
     word = "passed" if told["passed"] else "FAILED"
-    ran = sum(row.cases for row in findings.conformance)
     return (
-        f"device_check {word}: {ran} conformance cases, {len(findings.graphs)} graph checks, "
-        f"{len(findings.timings)} timings; {told['failures']} failures, {told['skipped']} skipped, "
+        f"device_check {word}: {told['against_native']} cases of other providers against native, "
+        f"{told['native_itself']} of native against itself, {told['graph_checks']} graph checks, "
+        f"{told['timings']} timings; {told['failures']} failures, {told['skipped']} skipped, "
         f"{told['seconds']:.0f} s"
     )

@@ -7,6 +7,7 @@ pays, and replayed from a CUDA graph, which is what the kernels take. Fractions 
 like: replays where there are such of both, launches else.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -23,8 +24,9 @@ from device_clock import (
     rounds_of,
 )
 from device_contenders import Contender, absent_packages, blank_results, check, contenders_of
-from device_findings import Budget, Findings, Progress
-from device_problems import activation_bytes, goals_of, problems
+from device_findings import NO_TIME, Budget, Findings, Progress
+from device_problems import NOISY, activation_bytes, goals_of, problems
+from sheet import Goal
 
 PART = "timings"
 LEAST_SECONDS = 3.0  # a problem of the full run that gets less is skipped
@@ -47,6 +49,8 @@ class Timed:
         gb_per_s: those bytes by the time of `basis`.
         of_copy: that speed by the speed of the copy, on the same basis.
         basis: "graph" or "eager": the times that `of_copy` compares.
+        noise: of the time of `basis`, as a part of it.
+        noisy: whether that or the copy's is above `NOISY`; `of_copy` then tells nothing.
         sets: how many sets of arguments took turns.
         rotated_bytes: what all sets together read, without weights.
         rounds: how many the medians are of.
@@ -64,6 +68,8 @@ class Timed:
     gb_per_s: float
     of_copy: float
     basis: str
+    noise: float
+    noisy: bool
     sets: int
     rotated_bytes: int
     rounds: int
@@ -95,7 +101,7 @@ def measure_all(
         findings.skip(PART, module, why)
     for number, problem in enumerate(todo):
         if budget.left <= (0 if quick else LEAST_SECONDS):
-            findings.skip(PART, str(problem), "no time was left")
+            findings.skip(PART, str(problem), NO_TIME)
             continue
         progress(f"timing {problem}")
         share = budget.part(1 / (len(todo) - number))
@@ -141,8 +147,14 @@ def measure_problem(
     for contender in right:
         row = timed(problem, contender, right[0], eager, replayed, notes[contender.label])
         findings.timings.append(row)
-        if device == "cuda" and row.provider not in ("", "native"):
-            findings.goals += goals_of(problem, row.contender, row.of_copy)
+        findings.goals += goals_for(problem, row, device)
+
+
+def goals_for(problem: Problem, row: Timed, device: str) -> list[Goal]:
+    """Return the goals of a row: kernels of ours have some, on a GPU."""
+    if device != "cuda" or row.provider in ("", "native"):
+        return []
+    return goals_of(problem, row.contender, math.nan if row.noisy else row.of_copy)
 
 
 def admitted(
@@ -186,7 +198,9 @@ def timed(
     moved = copied if is_copy else problem.bytes_moved
     read = copied // 2 if is_copy else activation_bytes(problem)
     mine, graph = eager[contender.label], graphs.get(contender.label)
-    speed = moved / basis[contender.label].median
+    time, time_of_copy = basis[contender.label], basis[copy.label]
+    speed = moved / time.median
+    noise = time.noise / time.median
     return Timed(
         problem=str(problem),
         contender=contender.label,
@@ -198,8 +212,10 @@ def timed(
         graph_note=note,
         bytes_moved=moved,
         gb_per_s=speed,
-        of_copy=speed / (copied / basis[copy.label].median),
+        of_copy=speed / (copied / time_of_copy.median),
         basis="graph" if basis is graphs else "eager",
+        noise=noise,
+        noisy=max(noise, time_of_copy.noise / time_of_copy.median) > NOISY,
         sets=len(contender.sets),
         rotated_bytes=len(contender.sets) * read,
         rounds=mine.rounds,

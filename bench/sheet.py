@@ -22,6 +22,7 @@ class Goal:
         limit: the number to reach.
         at_least: True when larger is better.
         unit: printed behind the numbers.
+        unknown: printed for a NaN: why there is no number.
     """
 
     label: str
@@ -29,6 +30,7 @@ class Goal:
     limit: float
     at_least: bool = False
     unit: str = ""
+    unknown: str = "not measured"
 
     @property
     def reached(self) -> bool:
@@ -38,11 +40,7 @@ class Goal:
     def __str__(self) -> str:
         sign = "≥" if self.at_least else "≤"
         mark = (
-            "pass"
-            if self.reached
-            else "FALLS SHORT"
-            if self.value == self.value
-            else "not measured"
+            "pass" if self.reached else "FALLS SHORT" if self.value == self.value else self.unknown
         )
         value, limit = f"{self.value:9.3f}{self.unit:3}", f"{self.limit:<6g}{self.unit:3}"
         return f"{self.label:<80} {value} {sign} {limit} {mark}"

@@ -4,6 +4,7 @@
 Collecting it starts no GPU: device names come from nvidia-smi, in its own process.
 """
 
+import importlib.metadata
 import os
 import platform as host
 import shutil
@@ -60,6 +61,19 @@ def env_report() -> EnvReport:
     )
 
 
+def package_version() -> str | None:
+    """Return the version of vllm_ir, None where neither the build nor an installed package has one.
+
+    A build where CMake ran by hand, as in development, does not know it.
+    """
+    if _build_info.VERSION:
+        return _build_info.VERSION
+    try:
+        return importlib.metadata.version("vllm_ir")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _section(title: str, facts: Facts) -> list[str]:
     if not facts:
         return [f"{title}: none"]
@@ -69,7 +83,7 @@ def _section(title: str, facts: Facts) -> list[str]:
 
 def _package() -> Facts:
     return {
-        "version": _build_info.VERSION,
+        "version": package_version(),
         "folder": os.path.dirname(os.path.abspath(__file__)),
         "platform": current_platform().name,
         "strict": str(_C.is_strict()),
@@ -80,6 +94,7 @@ def _package() -> Facts:
 
 def _build() -> Facts:
     names = [name for name in dir(_build_info) if not name.startswith("_")]
+    names.remove("VERSION")  # the first section tells it
     return {
         name.lower().replace("_", " "): str(getattr(_build_info, name)) or None for name in names
     }

@@ -4,6 +4,7 @@
 import json
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,9 +24,10 @@ import device_conformance
 import device_contenders
 import device_facts
 import device_graphs
+import device_table
 import device_timings
 from contenders import Problem
-from device_clock import EventClock, HostClock, Lane, Walk, rounds_of, spread
+from device_clock import EventClock, HostClock, Lane, Spread, Walk, rounds_of, spread
 from device_findings import Budget, Findings, Progress, finite
 from device_problems import activation_bytes, goals_of, problems, set_count
 from device_table import table
@@ -75,9 +77,15 @@ def test_a_rehearsal_passes_and_says_so(rehearsal):
 def test_the_machine_and_the_build_are_told(rehearsal):
     found, said = rehearsal
     assert found["machine"]["torch"] == torch.__version__
-    assert found["machine"]["vllm_ir"].startswith(ir.__version__)
+    assert re.match(r"\d+\.\d+\S*, \w+, by \w+ \d", found["machine"]["vllm_ir"])
     for value in found["machine"].values():
         assert value in said
+
+
+@pytest.mark.parametrize(("version", "told"), [("0.8", "0.8, "), (None, "version unknown, ")])
+def test_a_build_that_does_not_know_its_version(monkeypatch, version, told):
+    monkeypatch.setattr(device_facts, "package_version", lambda: version)
+    assert device_facts.describe("cpu")["vllm_ir"].startswith(told)
 
 
 def test_every_provider_ran_in_every_dtype(rehearsal):
@@ -127,6 +135,8 @@ def test_the_fraction_of_a_copy_comes_from_bytes_and_times(rehearsal):
         assert abs(copy["bytes_moved"] - moved[r["problem"]]) <= 1
         if r is not copy:
             assert r["bytes_moved"] == moved[r["problem"]]
+        assert r["noise"] == pytest.approx(r["eager_noise_us"] / r["eager_us"])
+        assert r["noisy"] == (max(r["noise"], copy["noise"]) > 0.1)
         speed = r["bytes_moved"] / r["eager_us"] / 1e3
         assert r["gb_per_s"] == pytest.approx(speed)
         assert r["of_copy"] == pytest.approx(speed / (copy["bytes_moved"] / copy["eager_us"] / 1e3))
@@ -149,7 +159,25 @@ def test_graphs_are_said_to_be_for_cuda(rehearsal):
         (provider, check) for provider in ("native", "vllm_c") for check in device_graphs.CHECKS
     }
     assert {r["status"] for r in found["graphs"]} == {"CUDA only"}
-    assert "CUDA only" in said
+    skipped = {(n["part"], n["what"]): n["why"] for n in found["skipped"]}
+    for row in found["graphs"]:
+        assert skipped["graphs", f"{row['provider']}: {row['check']}"] == "CUDA only"
+    assert "graphs: vllm_c: side stream: CUDA only" in said
+
+
+def test_the_last_line_counts_what_ran(rehearsal):
+    found, said = rehearsal
+    itself = sum(r["cases"] for r in found["conformance"] if r["provider"] == "native")
+    others = sum(r["cases"] for r in found["conformance"] if r["provider"] != "native")
+    assert 0 < itself <= others  # vllm_c runs every case
+    assert found["verdict"]["against_native"] == others
+    assert found["verdict"]["native_itself"] == itself
+    assert found["verdict"]["graph_checks"] == 0
+    assert said.splitlines()[-1].startswith(
+        f"device_check passed: {others} cases of other providers against native, "
+        f"{itself} of native against itself, 0 graph checks, "
+        f"{len(found['timings'])} timings; 0 failures, {len(found['skipped'])} skipped, "
+    )
 
 
 PLANTED = """
@@ -266,6 +294,28 @@ def test_cuda_without_a_gpu_is_one_sentence(monkeypatch, capsys):
     )
 
 
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(device_check, "describe", lambda device: pytest.fail("it went on"))
+    folder = tmp_path / "missing"
+    cases = {
+        folder / "found.json": f"needs the folder {folder}, and there is none. "
+        "Make it, or name another file.",
+        tmp_path: "can't be written: Is a directory. Name another file.",
+    }
+    for file, why in cases.items():
+        assert device_check.main(["--device", "cpu", "--quick", "--json", str(file)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", f"device_check: --json {file} {why}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_can_be_written_keeps_what_it_had(tmp_path):
+    file = tmp_path / "found.json"
+    file.write_text("of the last run")
+    assert device_check.why_unwritable(file) == device_check.why_unwritable(None) == ""
+    assert file.read_text() == "of the last run"
+
+
 def a_tool(tmp_path, monkeypatch, text):
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{text}\n")
@@ -380,6 +430,48 @@ def test_what_did_not_fit_is_listed(tmp_path, capsys):
     assert "rms_norm bfloat16 16x4096: no time was left" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("expected", [["vllm_c"], ["native"]])
+def test_time_that_ends_halfway_fails_only_who_was_expected(expected):
+    """A clock that goes on by one second a look: 20 of 27 cases are begun."""
+    ticks = iter(range(1000))
+    found, impl = findings(), ir.ops.silu_and_mul.impls["vllm_c"]
+    budget = Budget(20.5, clock=lambda: float(next(ticks)))
+    device_conformance.check_provider(found, impl, "cpu", device_cases.QUICK, expected, budget)
+    assert sum(row.cases for row in found.conformance) == 20
+    assert all(row.cases for row in found.conformance)
+    cut = [row for row in found.conformance if row.skipped]
+    failed = [
+        f"conformance: silu_and_mul.vllm_c {row.dtype}: expected, but {row.skipped} of 9 cases did "
+        "not run: no time was left; give more with --seconds"
+        for row in cut
+    ]
+    skipped = [
+        f"conformance: silu_and_mul.vllm_c {row.dtype}: {row.skipped} cases: no time was left"
+        for row in cut
+    ]
+    must = expected == ["vllm_c"]
+    assert [str(note) for note in found.failures] == (failed if must else [])
+    assert [str(note) for note in found.skipped] == ([] if must else skipped)
+    found.finished = True
+    assert found.to_dict()["verdict"]["passed"] is not must
+    lines = list(table(found))
+    assert lines[-1].startswith("device_check FAILED: " if must else "device_check passed: ")
+    assert f"  {(failed if must else skipped)[0]}" in lines
+
+
+def test_time_that_ends_before_the_graphs_fails_only_who_was_expected():
+    found = graph_findings(FakeCuda(), seconds=0)
+    assert found.graphs == []
+    left_out = [
+        f"{check}, {problem}"
+        for problem in ("1x4096 bfloat16", "33x1024 float16", "5x768 float32")
+        for check in device_graphs.CHECKS
+    ]
+    assert [note.what for note in found.failures] == [f"vllm_c: {text}" for text in left_out]
+    assert [note.what for note in found.skipped] == [f"native: {text}" for text in left_out]
+    assert {note.why for note in [*found.failures, *found.skipped]} == {"no time was left"}
+
+
 def test_a_budget_counts_from_its_making():
     now = [10.0]
     budget = Budget(100, clock=lambda: now[0])
@@ -474,13 +566,13 @@ def test_the_median_and_the_noise():
 # --- graphs, on a stand-in
 
 
-def graph_findings(cuda):
+def graph_findings(cuda, seconds=60):
     """Make the graph checks as on a GPU, with tensors on the CPU."""
-    found, budget = findings(), Budget(60)
+    found, budget = findings(), Budget(seconds)
     assert {"native", "vllm_c"} <= set(device_graphs.providers())
     for provider in ("native", "vllm_c"):
         own = device_graphs.ops_of(provider, "cpu")
-        device_graphs.check_provider(found, provider, own, "cpu", budget, cuda)
+        device_graphs.check_provider(found, provider, own, "cpu", ["vllm_c"], budget, cuda)
     return found
 
 
@@ -492,6 +584,8 @@ def test_graphs_and_streams_give_the_bits_of_eager():
     assert len(checks) == 2 * len(device_graphs.CHECKS) * len(device_graphs.PROBLEMS)
     assert {r.status for r in found.graphs} == {"ok"}
     assert {r.ops for r in found.graphs} == {", ".join(OPS)}
+    assert found.verdict["graph_checks"] == len(checks)
+    assert f", {len(checks)} graph checks, " in list(table(found))[-1]
 
 
 def test_a_capture_is_warmed_up_on_a_side_stream():
@@ -540,7 +634,7 @@ def test_a_provider_that_does_not_run_in_a_chain_is_found(monkeypatch):
         lambda *_: "",  # a chain without an op
     )
     found = findings()
-    device_graphs.check_provider(found, "vllm_c", ["rms_norm"], "cpu", Budget(60), FakeCuda())
+    device_graphs.check_provider(found, "vllm_c", ["rms_norm"], "cpu", [], Budget(60), FakeCuda())
     assert "vllm_c did not run rms_norm" in {r.status for r in found.graphs}
 
 
@@ -563,6 +657,55 @@ def test_times_of_graphs_are_measured_beside_launches():
     )
     text = "\n".join(table(found))
     assert f"{rows['native'].eager_us:.2f}*" in text
+    assert "  * launched from the host, where others are replayed from a graph" in text
+
+
+def noisy_row(own, of_copy, label="vllm_c", basis="graph"):
+    """Return the row of a contender of 200 us beside a copy of 100 us, with a noise of each."""
+    problem = Problem("rms_norm", 4096, 4096, BF16)
+    sets = ((torch.empty(2**20),),)
+    copy = device_contenders.Contender("copy", abs, sets)
+    ours = device_contenders.Contender(label, abs, sets, provider=label)
+    times = {"copy": Spread(1e5, of_copy * 1e5, 9), label: Spread(2e5, own * 2e5, 9)}
+    still = {"copy": Spread(1e5, 0.0, 9), label: Spread(2e5, 0.0, 9)}
+    pair = (still, times) if basis == "graph" else (times, {})
+    row = device_timings.timed(problem, copy if label == "copy" else ours, copy, *pair, "")
+    assert row.basis == basis
+    return row
+
+
+@pytest.mark.parametrize("basis", ["graph", "eager"])
+@pytest.mark.parametrize(
+    ("own", "of_copy", "time", "fraction"),
+    [
+        (0.09, 0.09, "200.00", "number"),
+        (0.11, 0.0, "200.00~", "~"),
+        (0.0, 0.11, "200.00", "~"),
+        (0.5, 0.5, "200.00~", "~"),
+    ],
+)
+def test_noisy_times_are_marked_and_compared_with_nothing(basis, own, of_copy, time, fraction):
+    row = noisy_row(own, of_copy, basis=basis)
+    assert row.noise == pytest.approx(own)
+    assert row.noisy is (fraction == "~")
+    told = device_table.cell(row, replayed=False).split()
+    assert told == [time, f"{row.of_copy:.2f}" if fraction == "number" else "~"]
+    found = findings()
+    found.timings.append(row)
+    foot = "  ~ noise above 10% of the time; such a time is compared with nothing"
+    assert (foot in list(table(found))) is row.noisy
+
+
+def test_a_goal_is_not_judged_by_noisy_times():
+    problem = Problem("rms_norm", 4096, 4096, BF16)
+    (clear,) = device_timings.goals_for(problem, noisy_row(0.01, 0.01), "cuda")
+    assert str(clear).endswith(" pass")
+    for own, of_copy in ((0.11, 0.0), (0.0, 0.11)):
+        (goal,) = device_timings.goals_for(problem, noisy_row(own, of_copy), "cuda")
+        assert str(goal).endswith("≥ 0.9       too noisy to tell")
+        assert not goal.reached
+    assert device_timings.goals_for(problem, noisy_row(0.0, 0.0), "cpu") == []
+    assert device_timings.goals_for(problem, noisy_row(0.0, 0.0, "native"), "cuda") == []
 
 
 def test_a_walk_that_is_too_long_gets_no_graph():

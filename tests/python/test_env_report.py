@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import importlib.metadata
+
 import pytest
 import torch
 
 from vllm_ir import _build_info, entry_points
 from vllm_ir.entry_points import PluginRecord
-from vllm_ir.env_report import _run, env_report
+from vllm_ir.env_report import _run, env_report, package_version
 
 
 def test_it_starts_no_device(monkeypatch):
@@ -18,6 +20,26 @@ def test_it_holds_what_a_bug_report_needs():
     assert sections["build"]["torch"] == _build_info.TORCH
     assert sections["machine"]["instruction set in use"] in {"base", "x86-64-v3", "x86-64-v4"}
     assert "rms_norm" in sections["vllm_ir"]["ops"]
+
+
+def test_the_version_is_that_of_the_build_else_of_the_package(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"{name} 0.8")
+    monkeypatch.setattr(_build_info, "VERSION", "0.9.dev1")
+    assert env_report().sections["vllm_ir"]["version"] == "0.9.dev1"
+    monkeypatch.setattr(_build_info, "VERSION", "")
+    report = env_report()
+    assert report.sections["vllm_ir"]["version"] == "vllm_ir 0.8"
+    assert "version" not in report.sections["build"]  # one place tells it
+
+
+def test_no_version_where_none_is_installed(monkeypatch):
+    def absent(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setattr(_build_info, "VERSION", "")
+    assert package_version() is None
+    assert env_report().sections["vllm_ir"]["version"] is None
 
 
 def test_variables_that_are_set_not_set_or_unknown(monkeypatch):
