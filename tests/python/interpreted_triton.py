@@ -24,13 +24,12 @@ from norm_inputs import (
     Norm,
     assert_near_truth,
     lay_out,
-    truth_of,
 )
 from toys import runs
 
 import vllm_ir as ir
 from vllm_ir.providers.triton import operators
-from vllm_ir.testing import assert_matches_native, measure, refusal
+from vllm_ir.testing import assert_matches_native, measure, refusal, truth_of
 
 assert os.environ["TRITON_INTERPRET"] == "1", "run it through test_triton_interpreted.py"
 
@@ -198,16 +197,9 @@ def test_few_of_many_activations_differ(gated, dtype):
 
 
 def test_activations_are_near_the_truth(gated, dtype):
-    """Two roundings to the dtype, and those of float32 before: a relative bound, far below 0 too.
-
-    The arguments of exp and erfc grow to 60 there, and so does the effect of their roundings.
-    """
     x = x_of(4096, dtype, rows=2) * 2
     (got,) = results_of(gated.op, (x, *gated.more))
-    truth = gated_truth_of(gated, x)
-    bound = 1.1 * (torch.finfo(dtype).eps + 160 * torch.finfo(torch.float32).eps)
-    error = (got.double() - truth).abs()
-    assert (error <= bound * truth.abs() + torch.finfo(dtype).tiny).all()
+    assert_near_truth(got, gated_truth_of(gated, x))
 
 
 @pytest.mark.parametrize("kind", VALUES)
