@@ -29,6 +29,13 @@ LAYOUTS = {
 VALUES = ("normal", "large", "tiny", "zeros", "zero row", "nan", "inf", "overflow")
 
 
+def refusal_of(provider: str, layout: str) -> str | None:
+    """Return what the rule of a provider says of a layout that its kernel only reads."""
+    if (provider, layout) == ("triton", "broadcast row"):
+        return "elements share memory"  # native's result may have other strides than theirs
+    return LAYOUTS[layout]
+
+
 def lay_out(t: torch.Tensor, layout: str) -> torch.Tensor:
     """Return the values of a matrix (rows, cols) in another layout; expanded ones lose some."""
     rows, cols = t.shape

@@ -21,6 +21,7 @@ from norm_inputs import (
     WIDTHS,
     Norm,
     assert_near_truth,
+    refusal_of,
 )
 
 import vllm_ir as ir
@@ -140,7 +141,7 @@ def test_layouts(impl, dtype, layout):
     for weight in WEIGHTS:
         norm = Norm(dtype, (5, 64), weight, layout)
         if impl.op.name == "rms_norm":
-            check(impl, norm, LAYOUTS[layout])
+            check(impl, norm, refusal_of(impl.provider, layout))
             continue
         for residual_layout in {"contiguous", layout}:
             case = norm.but(residual_layout=residual_layout)
@@ -210,7 +211,7 @@ def test_everything_with_everything(impl, dtype, weight, layout):
     """A seeded draw: all combinations would take half an hour."""
     draw = random.Random(f"{impl.op.name} {dtype} {weight} {layout}")
     fused = impl.op.name == "fused_add_rms_norm"
-    refuses = overwriting_refuses(layout) if fused else LAYOUTS[layout]
+    refuses = overwriting_refuses(layout) if fused else refusal_of(impl.provider, layout)
     for _ in range(8):
         width, rows = draw.choice(WIDTHS), draw.choice((1, 2, 5, 33))
         norm = Norm(dtype, (rows, width), weight, layout, layout, draw.choice(VALUES))

@@ -10,12 +10,13 @@ from processes import output_of, run_python
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-CASES = Path(__file__).with_name("interpreted_triton.py")
+HERE = Path(__file__).parent
 INTERPRETED = {"TRITON_INTERPRET": "1"}
 
 
-def test_the_kernels_give_natives_values():
-    done = run_python("-m", "pytest", "-q", "--no-header", str(CASES), env=INTERPRETED)
+@pytest.mark.parametrize("cases", ["interpreted_triton.py", "interpreted_triton_operators.py"])
+def test_in_the_interpreter(cases):
+    done = run_python("-m", "pytest", "-q", "--no-header", str(HERE / cases), env=INTERPRETED)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = done.stdout.strip().splitlines()[-1]
     # A process in which nothing ran would end well too.

@@ -51,6 +51,50 @@ def test_the_reason_when_it_is_not_installed(monkeypatch):
     assert provider.why_unsupported() == "triton is not installed"
 
 
+def test_a_process_with_another_module_of_that_name():
+    script = """
+        import sys, types
+        import torch
+        sys.modules["triton"] = types.ModuleType("triton")
+        import vllm_ir as ir
+        for op in ir.IrOp.registry.values():
+            assert not op.impls["triton"].supported
+            print(op.impls["triton"].unsupported_reason)
+        try:
+            torch.ops.vllm_ir_triton.rms_norm
+        except AttributeError as error:
+            print(error)
+    """
+    *reasons, lookup = output_of(script).splitlines()
+    assert set(reasons) == {"triton is not usable: triton.__spec__ is None"}
+    assert lookup.startswith("vllm_ir.triton: torch.ops.vllm_ir_triton.rms_norm needs Triton, got ")
+
+
+def test_an_operator_where_there_is_no_gpu():
+    pytest.importorskip("triton", reason="triton is not installed")
+    script = """
+        import torch
+        import vllm_ir as ir
+        x = torch.ones(2, 8)
+        for name, *args in (
+            ("rms_norm", x, None, 1e-6, None),
+            ("fused_add_rms_norm", x, x, None, 1e-6, None),
+            ("act_and_mul", x, "silu"),
+        ):
+            try:
+                getattr(torch.ops.vllm_ir_triton, name)(*args)
+            except ir.IrValueError as error:
+                print(error)
+    """
+    told = output_of(script).splitlines()
+    text = (
+        "x must be on a device that triton has a kernel for (cuda), got cpu. "
+        "Use the native provider, or lower to another one."
+    )
+    names = ("rms_norm", "fused_add_rms_norm", "silu_and_mul")
+    assert told == [f"vllm_ir.{name}: {text}" for name in names]
+
+
 @pytest.mark.parametrize("switch", ["0", "1"])
 def test_a_process_without_triton(switch):
     script = (

@@ -23,8 +23,11 @@ from vllm_ir.providers.triton.lookup import define_when_asked
 
 def why_unsupported() -> str:
     """Return why Triton can't run in this process, "" when it can."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+    try:
+        if importlib.util.find_spec("triton") is None:
+            return "triton is not installed"
+    except (ImportError, ValueError) as error:  # a module that somebody put in its place
+        return f"triton is not usable: {error}"
     if not (
         envs.triton_interprets() or CudaPlatform().is_available() or RocmPlatform().is_available()
     ):
@@ -43,6 +46,7 @@ _ROWS = (
     & rules.last_dim_at_most("x", 2**30)  # also asks for a width that is known when compiling
     & rules.last_dim_contiguous("x")
     & rules.flattens_for_free("x")
+    & rules.no_overlap("x")  # native's result then need not be contiguous, and theirs is
 )
 _NORM = (
     _ROWS
@@ -58,6 +62,7 @@ _ADD = (
     & rules.same_shape("x_residual", "x")
     & rules.last_dim_contiguous("x_residual")
     & rules.flattens_for_free("x_residual")
+    & rules.no_overlap("x_residual")
 )
 _GATED = _ROWS & rules.last_dim_multiple_of("x", 2)
 

@@ -3,8 +3,8 @@
 
 Importing this module imports Triton and defines them: the provider does so at its first call.
 Inductor decomposes such an operator into the launch of its kernel. Triton's interpreter has no
-launches to show, so that there they are opaque operators. Results are new tensors with contiguous
-rows; no argument is written.
+launches to show, so that there they are opaque operators. Results are new, contiguous tensors; no
+argument is written. An operator is right or raises: programs call it on what no rule has seen.
 """
 
 import contextlib
@@ -22,14 +22,17 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.library import custom_op, triton_op
 from triton.runtime.interpreter import InterpretedFunction
 
+from vllm_ir.providers.triton import checks
 from vllm_ir.providers.triton.kernels import gated_kernel, norm_kernel
 
 WIDEST_ROW = 16384  # 32 values in each of 512 threads; a wider row doesn't fit into registers
 WIDEST_BLOCK = 1024  # of an activation: 8 values in each of 128 threads, 16 bytes in 16 bits
 PROGRAMS = 2**31 - 1  # of one launch
+_NORM, _ADD_NORM = "rms_norm", "fused_add_rms_norm"
 
 _Functional = Callable[..., Any]
 _INTERPRETED = isinstance(norm_kernel, InterpretedFunction)
+_DEVICES = ("cuda", "cpu") if _INTERPRETED else ("cuda",)
 # Not every torch lets kernels of the interpreter through. Torch looks for calls of this name.
 wrap_triton: Any = (lambda kernel: kernel) if _INTERPRETED else torch.library.wrap_triton
 
@@ -54,12 +57,37 @@ def _gated_of(x: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
 
 
-@_define("rms_norm", lambda x, weight, epsilon, variance_size: _norm_of(x))
+def _fake_norm(
+    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None
+) -> Tensor:
+    checks.check_norm_types(_NORM, x, weight)
+    return _norm_of(x)
+
+
+def _fake_add_norm(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None,
+) -> tuple[Tensor, Tensor]:
+    checks.check_norm_types(_ADD_NORM, x, weight)
+    checks.check_residual_types(_ADD_NORM, x, x_residual)
+    return _norm_of(x), _norm_of(x)
+
+
+def _fake_gated(x: Tensor, activation: str) -> Tensor:
+    checks.check_gated_types(x, activation)
+    return _gated_of(x)
+
+
+@_define("rms_norm", _fake_norm)
 def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None) -> Tensor:
     """Launch `norm_kernel` on rows of x."""
+    checks.check_norm(_NORM, x, weight, variance_size, _DEVICES)
     out = _norm_of(x)
     options = _norm_options(x, weight, variance_size, has_residual=False)
-    with _device_of(x):
+    with _launching(_NORM, x):
         for first, programs in _launches(out, _rows(x)):
             wrap_triton(norm_kernel)[(programs,)](
                 *(x, x, x if weight is None else weight, out, x),
@@ -69,10 +97,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
     return out
 
 
-@_define(
-    "fused_add_rms_norm",
-    lambda x, x_residual, weight, epsilon, variance_size: (_norm_of(x), _norm_of(x)),
-)
+@_define("fused_add_rms_norm", _fake_add_norm)
 def fused_add_rms_norm(
     x: Tensor,
     x_residual: Tensor,
@@ -81,9 +106,11 @@ def fused_add_rms_norm(
     variance_size: int | None,
 ) -> tuple[Tensor, Tensor]:
     """Launch `norm_kernel` on rows of x + x_residual."""
+    checks.check_norm(_ADD_NORM, x, weight, variance_size, _DEVICES)
+    checks.check_residual(_ADD_NORM, x, x_residual)
     out, total = _norm_of(x), _norm_of(x)
     options = _norm_options(x, weight, variance_size, has_residual=True)
-    with _device_of(x):
+    with _launching(_ADD_NORM, x):
         for first, programs in _launches(out, _rows(x)):
             wrap_triton(norm_kernel)[(programs,)](
                 *(x, x_residual, x if weight is None else weight, out, total),
@@ -93,9 +120,10 @@ def fused_add_rms_norm(
     return out, total
 
 
-@_define("act_and_mul", lambda x, activation: _gated_of(x))
+@_define("act_and_mul", _fake_gated)
 def act_and_mul(x: Tensor, activation: str) -> Tensor:
     """Launch `gated_kernel`; activation: "silu", "gelu_none" or "gelu_tanh"."""
+    op = checks.check_gated(x, activation, _DEVICES)
     out = _gated_of(x)
     width = x.shape[-1] // 2
     block = min(WIDEST_BLOCK, triton.next_power_of_2(max(1, width)))
@@ -105,7 +133,7 @@ def act_and_mul(x: Tensor, activation: str) -> Tensor:
         "ACTIVATION": activation,
         "num_warps": max(1, block // 256),
     }
-    with _device_of(x):
+    with _launching(op, x):
         for first, programs in _launches(out, _rows(x) * triton.cdiv(width, block)):
             wrap_triton(gated_kernel)[(programs,)](x, out, _row_stride(x), first, **options)
     return out
@@ -134,9 +162,10 @@ def _rows(x: Tensor) -> int:
 
 
 def _row_stride(x: Tensor) -> int:
-    """Return the stride between rows: the rule has seen that they all have one."""
+    """Return the stride between rows: the checks have seen that they all have one."""
     leading = zip(x.shape[:-1], x.stride()[:-1], strict=True)
-    return next((stride for size, stride in [*leading][::-1] if size != 1), 0)
+    several = [st for size, st in leading if not statically_known_true(size == 1)]
+    return several[-1] if several else 0
 
 
 def _launches(out: Tensor, programs: int) -> Iterator[tuple[int, int]]:
@@ -154,8 +183,15 @@ def _launches(out: Tensor, programs: int) -> Iterator[tuple[int, int]]:
         yield first, min(PROGRAMS, programs - first)
 
 
-def _device_of(x: Tensor) -> AbstractContextManager[Any]:
+@contextlib.contextmanager
+def _on_device_of(op: str, x: Tensor) -> Iterator[None]:
+    device = contextlib.nullcontext() if x.device.type == "cpu" else torch.cuda.device(x.device)
+    with checks.telling_what_failed(op, x), device:
+        yield
+
+
+def _launching(op: str, x: Tensor) -> AbstractContextManager[Any]:
     """Return the context in which Triton launches on x's device. Compiled code has its own."""
-    if x.device.type == "cpu" or isinstance(x, (FakeTensor, FunctionalTensor)):
+    if isinstance(x, (FakeTensor, FunctionalTensor)):
         return contextlib.nullcontext()
-    return torch.cuda.device(x.device)
+    return _on_device_of(op, x)
