@@ -20,7 +20,8 @@ inline constexpr bool kHasCudaKernels = false;
 #endif
 
 // Enqueue the kernel and return at once. Nothing is allocated and nothing waits, so a graph may be
-// captured. Raise a RuntimeError that names op and tensor where the launch fails.
+// captured, once an earlier call has loaded the kernel. Raise a RuntimeError that names op and
+// tensor where the launch fails.
 //
 // `x` is the argument of the op that is on a CUDA device.
 void launch_cuda(const char* op, const at::Tensor& x, const kernels::RmsNormArgs& args);

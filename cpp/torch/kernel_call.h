@@ -57,9 +57,7 @@ void run_rows(void (*launch)(const Args&, int64_t, int64_t), const Args& args) {
                    [&](int64_t begin, int64_t end) { launch(args, begin, end); });
 }
 
-// Calls `into(tensor, its rows)` and returns `out` filled. `out` is that tensor where its strides
-// are rows. Where they are not (native's for rows of x that overlap, sliding windows), it gets a
-// copy.
+// Runs the kernel where x lies.
 template <typename Args>
 void run(const char* op, const at::Tensor& x, void (*cpu)(const Args&, int64_t, int64_t),
          const Args& args) {
@@ -67,6 +65,9 @@ void run(const char* op, const at::Tensor& x, void (*cpu)(const Args&, int64_t, 
   launch_cuda(op, x, args);
 }
 
+// Calls `into(tensor, its rows)` and returns `out` filled. `out` is that tensor where its strides
+// are rows. Where they are not (native's for rows of x that overlap, sliding windows), it gets a
+// copy.
 template <typename F>
 at::Tensor fill(const at::Tensor& out, const std::optional<Rows>& out_rows, const F& into) {
   if (out_rows) {

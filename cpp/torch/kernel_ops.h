@@ -44,9 +44,8 @@ std::tuple<at::Tensor, at::Tensor> fused_add_rms_norm_(const at::Tensor& x,
 }  // namespace unchecked
 
 // Defines the library vllm_ir_C with its CPU, CUDA (where built) and Meta kernels, for the life of
-// the process. Call it
-// once, when the module is loaded. Throws c10::Error when the library exists already (another copy
-// of vllm_ir).
+// the process. Call it once, when the module is loaded. Throws c10::Error when the library exists
+// already (another copy of vllm_ir).
 void register_kernel_ops();
 
 }  // namespace vllm_ir::kernel_ops

@@ -28,11 +28,11 @@ class Gpus:
     """What the driver says.
 
     Attributes:
-        cuda_major: The newest major version of CUDA that the driver runs.
+        cuda: The newest version of CUDA that the driver runs, major and minor.
         capabilities: The compute capability of each GPU.
     """
 
-    cuda_major: int
+    cuda: tuple[int, int]
     capabilities: tuple[_Capability, ...]
 
 
@@ -51,17 +51,35 @@ def why_unusable() -> str:
 def why_not_on(gpus: Gpus) -> str:
     """Return why this build's kernels don't run on these GPUs, "" when they run on each."""
     toolkit = _build_info.CUDA_TOOLKIT
-    if gpus.cuda_major < int(toolkit.partition(".")[0]):
-        newest = gpus.cuda_major
-        return f"the kernels were compiled by CUDA {toolkit}, and the driver runs CUDA {newest}"
-    for major, minor in gpus.capabilities:
-        if not has_code_for((major, minor), _build_info.CUDA_ARCHITECTURES):
-            return (
-                f"there is a GPU of compute capability {major}.{minor}, and the kernels were "
-                f"compiled for {_build_info.CUDA_ARCHITECTURES}; build vllm_ir with "
-                f"TORCH_CUDA_ARCH_LIST={major}.{minor}"
-            )
-    return ""
+    compiled_by = tuple(map(int, toolkit.split(".")[:2]))
+    if gpus.cuda < compiled_by[:1]:
+        return (
+            f"the kernels were compiled by CUDA {toolkit}, and the driver runs CUDA up to "
+            f"{_dotted(gpus.cuda)}"
+        )
+    # A driver compiles no PTX of a newer CUDA, not even of a newer minor version.
+    architectures = _build_info.CUDA_ARCHITECTURES
+    usable = architectures if gpus.cuda >= compiled_by else _machine_code(architectures)
+    without = [c for c in gpus.capabilities if not has_code_for(c, usable)]
+    if not without:
+        return ""
+    every = ";".join(_dotted(c) for c in sorted(set(gpus.capabilities)))
+    return (
+        f"this machine has a GPU of compute capability {_dotted(without[0])} (hidden ones count "
+        f"too), and the kernels were compiled by CUDA {toolkit} for {architectures}, for a driver "
+        f"that runs CUDA up to {_dotted(gpus.cuda)}; build vllm_ir with "
+        f"TORCH_CUDA_ARCH_LIST='{every}'"
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _machine_code(architectures: str) -> str:
+    """Return the architectures without their PTX."""
+    items = [i for i in architectures.split(";") if not i.endswith("-virtual")]
+    return ";".join(i if i.endswith("-real") else f"{i}-real" for i in items)
 
 
 def has_code_for(capability: _Capability, architectures: str) -> bool:
@@ -95,7 +113,7 @@ def ask_driver() -> Gpus | None:
         return None
     try:
         return _asked(nvml)
-    except _NoAnswer:
+    except (_NoAnswer, AttributeError):  # the latter: a library without one of the functions
         return None
 
 
@@ -129,6 +147,6 @@ def _asked(nvml: Any) -> Gpus:
                 ctypes.byref(minor),
             )
             found.append((major.value, minor.value))
-        return Gpus(version.value // 1000, tuple(found))
+        return Gpus((version.value // 1000, version.value % 1000 // 10), tuple(found))
     finally:
         nvml.nvmlShutdown()

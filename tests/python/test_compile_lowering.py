@@ -637,6 +637,9 @@ def test_bad_choices():
     with pytest.raises(ir.IrTypeError) as error:
         ir.compile(lambda x: x, fusions="add_rms_norm")
     assert str(error.value) == "vllm_ir.compile: fusions must be a list of names, got str."
+    with pytest.raises(ir.IrTypeError) as error:
+        ir.compile(lambda x: x, fusions=5)
+    assert str(error.value) == "vllm_ir.compile: fusions must be a list of names, got int."
     options = {"vllm_ir.strict": True}
     with pytest.raises(BackendCompilerFailed) as failed:
         torch.compile(lambda x: NORM(x, None, 1e-6), backend="vllm_ir", options=options)(X)

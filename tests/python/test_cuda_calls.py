@@ -119,15 +119,31 @@ def test_a_driver_without_answers_says_nothing_against_it(built, monkeypatch):
 
 def test_a_gpu_without_code(built, monkeypatch):
     assert with_driver(monkeypatch, Nvml(capabilities=((9, 0), (7, 5)))) == (
-        "there is a GPU of compute capability 7.5, and the kernels were compiled for "
-        "80-real;86-real;89-real;90-real;100-real;120; build vllm_ir with TORCH_CUDA_ARCH_LIST=7.5"
+        "this machine has a GPU of compute capability 7.5 (hidden ones count too), and the kernels "
+        "were compiled by CUDA 13.0.88 for 80-real;86-real;89-real;90-real;100-real;120, for a "
+        "driver that runs CUDA up to 13.0; build vllm_ir with TORCH_CUDA_ARCH_LIST='7.5;9.0'"
     )
 
 
 def test_a_driver_that_is_too_old(built, monkeypatch):
     assert with_driver(monkeypatch, Nvml(version=12080)) == (
-        "the kernels were compiled by CUDA 13.0.88, and the driver runs CUDA 12"
+        "the kernels were compiled by CUDA 13.0.88, and the driver runs CUDA up to 12.8"
     )
+
+
+def test_a_driver_compiles_no_ptx_of_a_newer_cuda(built, monkeypatch):
+    monkeypatch.setattr(_build_info, "CUDA_TOOLKIT", "13.1.20")
+    newer = Nvml(version=13000, capabilities=((13, 0),))
+    assert "compute capability 13.0 " in with_driver(monkeypatch, newer)
+    assert with_driver(monkeypatch, Nvml(version=13010, capabilities=((13, 0),))) == ""
+    assert with_driver(monkeypatch, Nvml(version=13000, capabilities=((12, 0), (9, 0)))) == ""
+
+
+def test_a_library_without_a_function_says_nothing_against_it(built, monkeypatch):
+    class Old(Nvml):
+        nvmlDeviceGetCudaComputeCapability = property()  # reading it is an AttributeError
+
+    assert with_driver(monkeypatch, Old(version=1)) == ""
 
 
 def test_no_gpu(built, monkeypatch):
@@ -195,15 +211,16 @@ CALLS = """
     on, log = torch.ops.cuda_stand_in.on, torch.ops.cuda_stand_in.taken_log
     ops = torch.ops.vllm_ir_C
 
-    def try_(name, *shape, dtype=torch.float32, weight=False, residual=False, extra=()):
+    def try_(name, *shape, dtype=torch.float32, weight="", residual="", extra=()):
         x = on(torch.ones(shape, dtype=dtype), "cuda:1")
-        args = [x] + [on(torch.ones(shape, dtype=dtype), "cuda:1")] * residual
+        args = [x, on(torch.ones(shape, dtype=dtype), residual)] if residual else [x]
         if "norm" in name:
-            args += [on(torch.ones(shape[-1], dtype=dtype), "cuda:1") if weight else None, 1e-6]
+            args += [on(torch.ones(shape[-1], dtype=dtype), weight) if weight else None, 1e-6]
         log()
         try:
             result = getattr(ops, name)(*args, *extra)
-            print("ok", None if result is None else (tuple(result.shape), str(result.device)))
+            told = None if result is None else (result.shape, result.stride(), result.dtype)
+            print("ok", told and (*map(tuple, told[:2]), str(told[2]), str(result.device)))
         except Exception as error:
             print(type(error).__name__, str(error).splitlines()[0])
         print(" ", log())
@@ -225,9 +242,9 @@ def printed(stand_in, calls):
 @pytest.mark.parametrize(
     ("call", "op", "x"),
     [
-        ("try_('rms_norm', 2, 8, weight=True)", "rms_norm", "float32 of shape (2, 8)"),
+        ("try_('rms_norm', 2, 8, weight='cuda:1')", "rms_norm", "float32 of shape (2, 8)"),
         (
-            "try_('fused_add_rms_norm_', 3, 2, 16, dtype=torch.float16, residual=True)",
+            "try_('fused_add_rms_norm_', 3, 2, 16, dtype=torch.float16, residual='cuda:1')",
             "fused_add_rms_norm",
             "float16 of shape (3, 2, 16)",
         ),
@@ -248,10 +265,27 @@ def test_a_call_runs_on_the_tensor_s_device_and_stream(stand_in, call, op, x):
 @built_only
 def test_empty_tensors_launch_nothing(stand_in):
     """So nothing fails, not even without a driver."""
-    calls = "try_('rms_norm', 0, 8); try_('silu_and_mul', 2, 0); "
-    calls += "try_('fused_add_rms_norm_', 0, 8, residual=True)"
-    results = printed(stand_in, calls)[::2]
-    assert results == ["ok ((0, 8), 'cuda:1')", "ok ((2, 0), 'cuda:1')", "ok None"]
+    calls = "try_('rms_norm', 0, 8, dtype=torch.float16); "
+    calls += "try_('silu_and_mul', 0, 8, dtype=torch.bfloat16); try_('gelu_and_mul', 2, 0); "
+    calls += "try_('fused_add_rms_norm_', 0, 8, residual='cuda:1')"
+    assert printed(stand_in, calls)[::2] == [
+        "ok ((0, 8), (8, 1), 'torch.float16', 'cuda:1')",
+        "ok ((0, 4), (4, 1), 'torch.bfloat16', 'cuda:1')",
+        "ok ((2, 0), (1, 1), 'torch.float32', 'cuda:1')",
+        "ok None",
+    ]
+
+
+@pytest.mark.slow
+@built_only
+def test_all_arguments_lie_on_one_gpu(stand_in):
+    calls = "try_('rms_norm', 2, 8, weight='cuda:0'); "
+    calls += "try_('fused_add_rms_norm_', 2, 8, residual='cuda:0')"
+    text = "must be on x's device cuda:1, got cuda:0."
+    assert printed(stand_in, calls)[::2] == [
+        f"ValueError vllm_ir.rms_norm: weight {text}",
+        f"ValueError vllm_ir.fused_add_rms_norm: x_residual {text}",
+    ]
 
 
 @pytest.mark.slow

@@ -24,15 +24,19 @@ TORCH = r"(ATen|c10|torch)/.+"
 PYTHON = r"(Python|structmember)\.h|pybind11/.+"
 CPP_MAY_INCLUDE = {
     "dispatch": [STD, r"cpp/dispatch/.+"],
-    "kernels": [STD, INTRINSICS, r"cpp/kernels/.+", r"cuda[a-z_0-9]*\.h"],
+    "kernels": [STD, INTRINSICS, r"cpp/kernels/.+"],
     "torch": [STD, TORCH, r"cpp/(dispatch|kernels|torch)/.+", r"dlfcn\.h"],
     "python": [STD, TORCH, r"cpp/(dispatch|kernels|torch|python)/.+", PYTHON],
 }
-# torch/extension.h costs a minute of compilation; torch's python_*.h headers bring Python.h in.
+# torch/extension.h costs a minute of compilation; torch's python_*.h headers bring Python.h in. What
+# of torch is for CUDA isn't there, or doesn't link, in a torch for the CPU.
+CUDA_TORCH = r"(ATen|c10|torch/.+)/cuda/.+|cpp/kernels/cuda/(?!launchers\.h).+"
 CPP_MAY_NOT_INCLUDE = {
-    "torch": r"torch/(extension|python)\.h|torch/csrc/(.+/)?(python_|utils/py).+|torch/csrc/\w+\.h",
-    "python": r"torch/extension\.h",
+    "torch": r"torch/(extension|python)\.h|torch/csrc/(.+/)?(python_|utils/py).+|torch/csrc/\w+\.h"
+    rf"|{CUDA_TORCH}",
+    "python": rf"torch/extension\.h|{CUDA_TORCH}",
 }
+CUDA_HEADER = r"cuda[a-z_0-9]*\.h"  # for cpp/kernels/cuda only
 KERNEL_SIDES = {"cpu": "cuda", "cuda": "cpu"}
 
 
@@ -45,7 +49,8 @@ def cpp_violations(root: Path) -> list[str]:
         layer, *inner = path.relative_to(root / "cpp").parts
         other_side = KERNEL_SIDES.get(inner[0]) if layer == "kernels" else None
         for header in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.M):
-            allowed = any(re.fullmatch(p, header) for p in CPP_MAY_INCLUDE[layer])
+            may = [*CPP_MAY_INCLUDE[layer], *([CUDA_HEADER] if inner[0] == "cuda" else [])]
+            allowed = any(re.fullmatch(p, header) for p in may)
             denied = re.fullmatch(CPP_MAY_NOT_INCLUDE.get(layer, "(?!)"), header)
             crossed = other_side is not None and header.startswith(f"cpp/kernels/{other_side}/")
             if not allowed or denied or crossed:
@@ -129,6 +134,12 @@ def plant(root: Path, file: str, text: str) -> None:
         ("cpp/kernels/cpu/a.cpp", "c10/util/BFloat16.h"),
         ("cpp/kernels/cpu/a.cpp", "cpp/kernels/cuda/a.cuh"),
         ("cpp/kernels/cuda/a.cu", "cpp/kernels/cpu/a.h"),
+        ("cpp/kernels/a.h", "cuda_fp16.h"),
+        ("cpp/kernels/cpu/a.cpp", "cuda_runtime.h"),
+        ("cpp/torch/a.cpp", "ATen/cuda/CUDAContext.h"),
+        ("cpp/torch/a.cpp", "c10/cuda/CUDAStream.h"),
+        ("cpp/torch/a.cpp", "cpp/kernels/cuda/vector.cuh"),
+        ("cpp/torch/a.cpp", "cuda_runtime.h"),
         ("cpp/torch/a.cpp", "Python.h"),
         ("cpp/torch/a.cpp", "pybind11/pybind11.h"),
         ("cpp/torch/a.cpp", "torch/csrc/autograd/python_variable.h"),

@@ -6,9 +6,8 @@
 // a row's bits, depend on the batch.
 //
 // Norms. A row's threads keep kKeptVectors vectors each in registers, so that memory is read once:
-//   up to   64 vectors (512 elements of 16 bits)   up to 32 lanes of a warp, a power of two; a
-//   block
-//                                                  of 128 threads has 4 to 128 rows
+//   up to   64 vectors (512 elements of 16 bits)   up to 32 lanes of a warp, a power of two, and
+//                                                  4 to 128 rows in a block of 128 threads
 //   up to 2048 vectors (16384 elements of 16 bits) one block a row, 2 to 32 warps
 //   beyond                                         32 warps; what does not fit into the registers
 //                                                  is read a second time (mostly from L2)

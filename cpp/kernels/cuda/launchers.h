@@ -2,9 +2,9 @@
 // The CUDA launchers. No CUDA header is needed to call them: a stream is a cudaStream_t as void*.
 //
 // Each one enqueues at most one kernel on `stream` of the current device and returns. It allocates
-// nothing, waits for nothing and sets nothing up lazily, so it may be called while a graph is
-// captured. Without rows or columns it enqueues nothing. What a failed launch leaves for
-// cudaGetLastError is taken away, so that it isn't blamed on a later op.
+// nothing and waits for nothing, so it may be called while a graph is captured, once a call before
+// the capture has had CUDA load the kernel. Without rows or columns it enqueues nothing. What a
+// failed launch leaves for cudaGetLastError is taken away, so that it isn't blamed on a later op.
 //
 // A row's result depends on that row, `cols` and `var_cols` alone: not on the other rows, nor on
 // strides and alignment. (The order of a sum also depends on the size of x's elements.)

@@ -2,7 +2,7 @@
 """What a user of the compiler may choose."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -41,8 +41,10 @@ class CompileConfig:
                     f"vllm_ir.compile: {name} must be a bool, got {type(value).__name__}."
                 )
         fusions = self.fusions
-        if isinstance(fusions, str):
-            raise IrTypeError("vllm_ir.compile: fusions must be a list of names, got str.")
+        if isinstance(fusions, str) or not isinstance(fusions, (Iterable, type(None))):
+            raise IrTypeError(
+                f"vllm_ir.compile: fusions must be a list of names, got {type(fusions).__name__}."
+            )
         if fusions is not None:
             object.__setattr__(self, "fusions", tuple(fusions))
             from vllm_ir.compile.fusion import registry  # which reads configurations
