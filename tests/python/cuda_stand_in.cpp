@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two CUDA devices for a torch without CUDA, whose memory is the CPU's: enough to see what an
-// operator asks of torch before it launches a kernel. No kernel runs on them.
+// operator asks of torch before it launches a kernel. No kernel runs on them. The product's
+// cuda_launch.cpp is linked in once more, over launchers that tell how they were called.
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -8,12 +9,24 @@
 
 #include <string>
 
+#include "cpp/kernels/cuda/launchers.h"
+#include "cpp/torch/cuda_launch.h"
+
+namespace kernels = vllm_ir::kernels;
+
 namespace {
 
 std::string g_log;
 c10::DeviceIndex g_current = 0;
+bool g_works = true;
 
 void note(const std::string& what) { g_log += (g_log.empty() ? "" : " ") + what; }
+
+kernels::LaunchStatus launched(const char* name, const void* stream) {
+  note(std::string(name) + (stream == &g_log ? "" : "_elsewhere") + "=" +
+       std::to_string(g_current));
+  return {g_works ? kernels::LaunchStatus::Kind::kOk : kernels::LaunchStatus::Kind::kTooLarge};
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
@@ -34,7 +47,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
     note("handle_of=" + std::to_string(stream.id()));
-    return nullptr;
+    return &g_log;  // some address
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return 2; }
@@ -73,6 +86,16 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
             given(device));
 }
 
+// `works`: what the launcher says.
+void launch(const at::Tensor& x, c10::string_view op, bool works) {
+  g_works = works;
+  if (op == "rms_norm") vllm_ir::kernel_ops::launch_cuda("rms_norm", x, kernels::RmsNormArgs{});
+  if (op == "fused_add_rms_norm")
+    vllm_ir::kernel_ops::launch_cuda("fused_add_rms_norm", x, kernels::FusedAddRmsNormArgs{});
+  if (op == "act_and_mul")
+    vllm_ir::kernel_ops::launch_cuda("silu_and_mul", x, kernels::ActAndMulArgs{});
+}
+
 std::string taken_log() {
   std::string log;
   log.swap(g_log);
@@ -88,5 +111,21 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 
 TORCH_LIBRARY(cuda_stand_in, m) {
   m.def("on(Tensor x, Device device) -> Tensor", &on);
+  m.def("launch(Tensor x, str op, bool works) -> ()", &launch);
   m.def("taken_log() -> str", &taken_log);
 }
+
+namespace vllm_ir::kernels {
+
+const char* text_of(const LaunchStatus&) { return "it was too large"; }
+LaunchStatus rms_norm_cuda(const RmsNormArgs&, void* stream) {
+  return launched("rms_norm", stream);
+}
+LaunchStatus fused_add_rms_norm_cuda(const FusedAddRmsNormArgs&, void* stream) {
+  return launched("fused_add_rms_norm", stream);
+}
+LaunchStatus act_and_mul_cuda(const ActAndMulArgs&, void* stream) {
+  return launched("act_and_mul", stream);
+}
+
+}  // namespace vllm_ir::kernels

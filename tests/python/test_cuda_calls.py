@@ -19,6 +19,7 @@ import vllm_ir as ir
 from vllm_ir import _build_info, cuda_kernels
 from vllm_ir.cuda_kernels import has_code_for
 
+ROOT = Path(__file__).parents[2]
 BUILT = not _build_info.CUDA_SKIPPED
 ARCHITECTURES = "80-real;86-real;89-real;90-real;100-real;120"
 
@@ -195,7 +196,8 @@ def stand_in(tmp_path_factory):
     done = subprocess.run(
         ["g++", "-std=c++20", "-O0", "-Wall", "-Werror", "-fPIC", "-shared"]
         + [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
-        + [Path(__file__).with_name("cuda_stand_in.cpp"), "-o", path]
+        + [f"-I{ROOT}", ROOT / "tests/python/cuda_stand_in.cpp", ROOT / "cpp/torch/cuda_launch.cpp"]
+        + ["-o", path]
         + [f"-L{cpp_extension.TORCH_LIB_PATH}", "-lc10", "-ltorch_cpu"],
         capture_output=True,
         text=True,
@@ -259,6 +261,30 @@ def printed(stand_in, calls):
 def test_a_call_runs_on_the_tensor_s_device_and_stream(stand_in, call, op, x):
     """The device is set and put back, its current stream is used, and the error is clear."""
     assert printed(stand_in, call) == [NOT_LAUNCHED.format(op=op, x=x), GUARDED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm", "act_and_mul"])
+def test_a_launch_is_on_the_tensor_s_device_and_gets_its_stream(stand_in, op):
+    """The device is set while the kernel is launched, and put back also when that fails."""
+    name = "silu_and_mul" if op == "act_and_mul" else op
+    calls = f"""
+    x = on(torch.ones(2, 8), "cuda:1")
+    torch.ops.cuda_stand_in.launch(x, {op!r}, True)
+    print(log())
+    try:
+        torch.ops.cuda_stand_in.launch(x, {op!r}, False)
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+    print(log())
+    """
+    seen = f"device=1 stream_of=1 handle_of=7 {op}=1 device=0"
+    assert printed(stand_in, calls) == [
+        seen,
+        f"vllm_ir.{name}: the kernel for x, float32 of shape (2, 8) on cuda:1, was not launched: "
+        "it was too large. Use the native provider.",
+        seen,
+    ]
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ CPP_MAY_INCLUDE = {
     "torch": [STD, TORCH, r"cpp/(dispatch|kernels|torch)/.+", r"dlfcn\.h"],
     "python": [STD, TORCH, r"cpp/(dispatch|kernels|torch|python)/.+", PYTHON],
 }
-# torch/extension.h costs a minute of compilation; torch's python_*.h headers bring Python.h in. What
-# of torch is for CUDA isn't there, or doesn't link, in a torch for the CPU.
+# torch/extension.h costs a minute of compilation; torch's python_*.h headers bring Python.h in.
+# What of torch is for CUDA isn't there, or doesn't link, in a torch for the CPU.
 CUDA_TORCH = r"(ATen|c10|torch/.+)/cuda/.+|cpp/kernels/cuda/(?!launchers\.h).+"
 CPP_MAY_NOT_INCLUDE = {
     "torch": r"torch/(extension|python)\.h|torch/csrc/(.+/)?(python_|utils/py).+|torch/csrc/\w+\.h"
