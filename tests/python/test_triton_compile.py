@@ -27,7 +27,7 @@ NEW = ("out", "total", "first")  # always aligned: new memory, and 0
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path_factory):
-    """Compile anew, whatever an earlier session has left behind."""
+    """Compile anew, whatever an earlier run has left behind."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
 
 
