@@ -87,7 +87,7 @@ def test_programs_use_everything():
     for name, op in IR_OPS.items():
         assert seen[name] > 20
         assert not op.allow_inplace or seen[f"{name}.maybe_inplace"] > 20
-        for provider in op.impls:
+        for provider in op.supported_providers():
             assert seen[name, provider] > 3, (name, provider)
     for what in ("direct", "aot", "dynamo", "no grad", "inference", "2 inputs"):
         assert seen[what] > 20, what
