@@ -11,33 +11,19 @@ import torch
 from torch import Tensor
 
 from vllm_ir import cuda_kernels, ops, rules
+from vllm_ir.providers.contract import FLOATS, RESIDUAL, WEIGHT
 
 _NO_CUDA = cuda_kernels.why_unusable()
 _DEVICES = ("cpu",) if _NO_CUDA else ("cpu", "cuda")
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
 _ROWS = (
     rules.device("x", *_DEVICES, because=_NO_CUDA)
-    & rules.dtype("x", *_FLOATS)
+    & rules.dtype("x", *FLOATS)
     & rules.min_dims("x", 1)
     & rules.last_dim_contiguous("x")
     & rules.flattens_for_free("x")
 )
-_NORM = (
-    _ROWS
-    & rules.same_device("weight", "x")
-    & rules.same_dtype("weight", "x", or_in=(torch.float32,))
-    & rules.matches_last_dim("weight", "x")
-    & rules.within_last_dim("variance_size", "x")
-)
-_ADD = (
-    rules.same_device("x_residual", "x")
-    & rules.same_dtype("x_residual", "x")
-    & rules.same_shape("x_residual", "x")
-    & rules.last_dim_contiguous("x_residual")
-    & rules.flattens_for_free("x_residual")
-    & rules.no_overlap("x", "x_residual", "weight")  # the first two are written
-)
+_NORM = _ROWS & WEIGHT & rules.within_last_dim("variance_size", "x")
+_ADD = RESIDUAL & rules.no_overlap("x", "x_residual", "weight")  # the first two are written
 _GATED = _ROWS & rules.last_dim_multiple_of("x", 2)
 
 

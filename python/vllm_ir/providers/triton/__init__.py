@@ -11,13 +11,14 @@ slow, and its conversion to bfloat16 cuts digits off where a GPU rounds.
 
 import importlib.util
 from types import ModuleType
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from vllm_ir import envs, ops, rules
 from vllm_ir.ops.activation import check_approximate
 from vllm_ir.platforms import CudaPlatform, RocmPlatform
+from vllm_ir.providers.contract import FLOATS, RESIDUAL, WEIGHT
 from vllm_ir.providers.triton.lookup import define_when_asked
 
 
@@ -36,12 +37,16 @@ def why_unsupported() -> str:
 
 
 _REASON = why_unsupported()
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_FACTS: dict[str, Any] = {
+    "supported": not _REASON,
+    "unsupported_reason": _REASON,
+    "batch_invariant": True,
+}
 _DEVICES = ("cuda", "cpu") if envs.triton_interprets() else ("cuda",)
 
 _ROWS = (
     rules.device("x", *_DEVICES)
-    & rules.dtype("x", *_FLOATS)
+    & rules.dtype("x", *FLOATS)
     & rules.min_dims("x", 1)
     & rules.last_dim_at_most("x", 2**30)  # also asks for a width that is known when compiling
     & rules.last_dim_contiguous("x")
@@ -50,20 +55,11 @@ _ROWS = (
 )
 _NORM = (
     _ROWS
-    & rules.same_device("weight", "x")
-    & rules.same_dtype("weight", "x", or_in=(torch.float32,))
-    & rules.matches_last_dim("weight", "x")
+    & WEIGHT
     & rules.last_dim_contiguous("weight")
     & rules.within_last_dim("variance_size", "x")
 )
-_ADD = (
-    rules.same_device("x_residual", "x")
-    & rules.same_dtype("x_residual", "x")
-    & rules.same_shape("x_residual", "x")
-    & rules.last_dim_contiguous("x_residual")
-    & rules.flattens_for_free("x_residual")
-    & rules.no_overlap("x_residual")
-)
+_ADD = RESIDUAL & rules.no_overlap("x_residual")
 _GATED = _ROWS & rules.last_dim_multiple_of("x", 2)
 
 
@@ -76,13 +72,7 @@ def _operators() -> ModuleType:
     return operators
 
 
-@ops.rms_norm.register_impl(
-    "triton",
-    supported=not _REASON,
-    unsupported_reason=_REASON,
-    supports_args=_NORM,
-    batch_invariant=True,
-)
+@ops.rms_norm.register_impl("triton", supports_args=_NORM, **_FACTS)
 def rms_norm(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> Tensor:
@@ -91,13 +81,7 @@ def rms_norm(
     return result
 
 
-@ops.fused_add_rms_norm.register_impl(
-    "triton",
-    supported=not _REASON,
-    unsupported_reason=_REASON,
-    supports_args=_NORM & _ADD,
-    batch_invariant=True,
-)
+@ops.fused_add_rms_norm.register_impl("triton", supports_args=_NORM & _ADD, **_FACTS)
 def fused_add_rms_norm(
     x: Tensor,
     x_residual: Tensor,
@@ -110,13 +94,7 @@ def fused_add_rms_norm(
     return norm, total
 
 
-@ops.silu_and_mul.register_impl(
-    "triton",
-    supported=not _REASON,
-    unsupported_reason=_REASON,
-    supports_args=_GATED,
-    batch_invariant=True,
-)
+@ops.silu_and_mul.register_impl("triton", supports_args=_GATED, **_FACTS)
 def silu_and_mul(x: Tensor) -> Tensor:
     """Gate in one kernel: each byte is read and written once."""
     result: Tensor = _operators().act_and_mul(x, "silu")
@@ -124,13 +102,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
 
 
 # A rule can't read `approximate`.
-@ops.gelu_and_mul.register_impl(
-    "triton",
-    supported=not _REASON,
-    unsupported_reason=_REASON,
-    supports_args=_GATED,
-    batch_invariant=True,
-)
+@ops.gelu_and_mul.register_impl("triton", supports_args=_GATED, **_FACTS)
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     """Gate in one kernel: each byte is read and written once."""
     check_approximate(approximate)

@@ -15,8 +15,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from vllm_ir.dtypes import dtype_name
 from vllm_ir.errors import IrRuntimeError, IrTypeError, IrValueError
+from vllm_ir.providers.contract import FLOATS
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 2**30  # offsets inside a row have 32 bits
 ACTIVATIONS = ("silu", "gelu_none", "gelu_tanh")
 
