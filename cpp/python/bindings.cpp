@@ -29,7 +29,7 @@ namespace {
 using Names = std::vector<std::string>;
 // name, kind, optional, has_default, activation
 using ParamTuple = std::tuple<std::string, std::string, bool, bool, bool>;
-// kind, parameter names, allowed values, number
+// kind, parameter names, allowed values, number, why the clause is there
 using ClauseTuple = std::tuple<std::string, Names, Names, int64_t, std::string>;
 
 Op& op_named(const std::string& name) {

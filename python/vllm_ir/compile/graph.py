@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -94,6 +94,13 @@ def written_args(node: fx.Node) -> list[fx.Node]:
 def is_higher_order(node: fx.Node) -> bool:
     """Whether a node calls a higher-order operator: its bodies are graphs of their own."""
     return isinstance(node.target, HigherOrderOperator)
+
+
+def torchs_operator(node: fx.Node) -> OpOverload[..., Any] | None:
+    """Return which of torch's own operators a node calls: compilers look into these, no others."""
+    target = node.target
+    own = isinstance(target, OpOverload) and target.namespace in ("aten", "prims")
+    return cast("OpOverload[..., Any]", target) if own else None
 
 
 def module_path(node: fx.Node) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 from torch._ops import OpOverload
 
-from vllm_ir.compile.graph import is_higher_order, value_of, written_args
+from vllm_ir.compile.graph import is_higher_order, torchs_operator, value_of, written_args
 from vllm_ir.compile.inductor_mends import copy_nothing_onto_itself
 
 _KEY = "eager_input_vals"
@@ -33,8 +33,7 @@ def keep_strides(graph: fx.Graph) -> None:
 def _is_kernel(node: fx.Node) -> bool:
     if is_higher_order(node):
         return str(node.target).startswith("triton_kernel_wrapper")
-    target = node.target
-    return isinstance(target, OpOverload) and target.namespace not in ("aten", "prims")
+    return isinstance(node.target, OpOverload) and torchs_operator(node) is None
 
 
 def _values(arguments: Any) -> Any:

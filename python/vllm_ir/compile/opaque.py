@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from vllm_ir.compile.graph import torchs_operator
 from vllm_ir.impl import IrOpImpl
 from vllm_ir.op import IrOp
 from vllm_ir.selection import Selection
@@ -28,12 +29,8 @@ _lock = threading.RLock()
 def is_generated(traced: fx.GraphModule) -> bool:
     """Whether a compiler would write code for something that the traced function computes."""
     return any(
-        node.op == "call_function"
-        and isinstance(node.target, OpOverload)
-        and node.target.namespace in ("aten", "prims")
-        and not node.target.is_view
-        and node.target._schema.name not in _MOVES
-        for node in traced.graph.nodes
+        operator is not None and not operator.is_view and operator._schema.name not in _MOVES
+        for operator in map(torchs_operator, traced.graph.nodes)
     )
 
 

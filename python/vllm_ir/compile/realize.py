@@ -20,7 +20,13 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from vllm_ir.compile.alias import AliasClasses
-from vllm_ir.compile.graph import is_higher_order, storages_of, value_of, written_args
+from vllm_ir.compile.graph import (
+    is_higher_order,
+    storages_of,
+    torchs_operator,
+    value_of,
+    written_args,
+)
 from vllm_ir.compile.inductor_mends import keep_new_names
 from vllm_ir.compile.layout import insert_call
 from vllm_ir.compile.marks import REALIZED
@@ -60,10 +66,8 @@ def _overwritten(node: fx.Node) -> list[fx.Node]:
     """Return what a kernel writes, or may write once Inductor puts it in place."""
     if is_higher_order(node):
         return node.all_input_nodes if str(node.target).startswith("auto_functionalized") else []
-    target = node.target
-    if not isinstance(target, OpOverload) or target.namespace in ("aten", "prims"):
-        return []  # torch's own operators become code, in their order
-    return written_args(node)
+    # Torch's own operators become code, in their order.
+    return [] if torchs_operator(node) else written_args(node)
 
 
 def _late_readers(graph: fx.Graph, kernel: fx.Node, classes: AliasClasses) -> Iterator[fx.Node]:
@@ -88,8 +92,8 @@ def _waits(node: fx.Node) -> bool:
         return False
     if not isinstance(node.target, OpOverload):
         return True  # getitem
-    mine = node.target.namespace in ("aten", "prims")
-    return mine and node.target._schema.name.partition("::")[2] not in _CALLS
+    operator = torchs_operator(node)
+    return operator is not None and operator._schema.name.partition("::")[2] not in _CALLS
 
 
 def _behind(node: fx.Node, readers: set[fx.Node]) -> Iterator[fx.Node]:

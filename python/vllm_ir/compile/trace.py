@@ -9,12 +9,20 @@ import torch
 from torch import Tensor, fx
 from torch._guards import detect_fake_mode
 from torch._library.triton import get_triton_kernels_for_op
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from vllm_ir.compile.alias import VIEWS_BY_NATURE
-from vllm_ir.compile.graph import ir_nodes, overload, storages_of, value_of, written_args
+from vllm_ir.compile.graph import (
+    ir_nodes,
+    is_higher_order,
+    overload,
+    storages_of,
+    torchs_operator,
+    value_of,
+    written_args,
+)
 from vllm_ir.compile.likeness import same_kind, same_numbers, same_strides
 
 aten = torch.ops.aten
@@ -191,10 +199,8 @@ def _writes_with_torch(node: fx.Node) -> bool:
     Inductor makes code for these, and takes graphs for free of them: it may put a write behind a
     read of the new value, where the same memory has been written before.
     """
-    target = node.target
-    if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
-        return False
-    return bool(target._schema.is_mutable)
+    operator = torchs_operator(node)
+    return operator is not None and bool(operator._schema.is_mutable)
 
 
 def _shows_kernels(node: fx.Node) -> bool:
@@ -245,9 +251,7 @@ def _copy(
 
 
 def _evaluate(node: fx.Node, new: fx.Node) -> Any:
-    if not callable(node.target):
-        return node.meta.get("val")
-    if isinstance(node.target, HigherOrderOperator) and not _is_launch(node):
+    if not callable(node.target) or (is_higher_order(node) and not _is_launch(node)):
         return node.meta.get("val")
     # Anew, not the trace's: a trace may serve many nodes, whose values are different memory.
     known = node.meta.get("val")
@@ -263,12 +267,11 @@ def _is_launch(node: fx.Node) -> bool:
 
 
 def _makes_new_memory(node: fx.Node) -> bool:
-    if not isinstance(node.target, OpOverload):
+    operator = torchs_operator(node)
+    if operator is None or operator._schema.name in VIEWS_BY_NATURE:
         return False
-    schema = node.target._schema
-    no_aliases = all(r.alias_info is None for r in schema.returns)
-    known = node.target.namespace in ("aten", "prims") and schema.name not in VIEWS_BY_NATURE
-    return known and no_aliases and not schema.is_mutable
+    no_aliases = all(r.alias_info is None for r in operator._schema.returns)
+    return no_aliases and not operator._schema.is_mutable
 
 
 def _copy_constant(graph: fx.Graph, node: fx.Node, traced: fx.GraphModule) -> fx.Node:
